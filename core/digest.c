@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/digest.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <openssl/evp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/log.h"
+
+static_assert(DIGEST_LEN == 32, "SHA-256 is 32 bytes and is stored on disk");
+static_assert(sizeof(struct digest) == DIGEST_LEN,
+	      "digest_root() hashes an array of digests as it lies in memory");
+
+const struct digest digest_of_nothing = { {
+	0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4,
+	0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b,
+	0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
+} };
+
+struct digest_stream {
+	EVP_MD_CTX *ctx;
+};
+
+/*
+ * Looking an algorithm up by name costs more than hashing a short key, so it is
+ * done once and kept for the life of the process.
+ */
+static EVP_MD *sha256;
+static pthread_once_t sha256_once = PTHREAD_ONCE_INIT;
+
+static void sha256_fetch(void)
+{
+	sha256 = EVP_MD_fetch(NULL, "SHA256", NULL);
+}
+
+/* Borrowed, or NULL when the library has no SHA-256. */
+static const EVP_MD *sha256_get(void)
+{
+	(void)pthread_once(&sha256_once, sha256_fetch);
+	return sha256;
+}
+
+int digest_of(const void *data, size_t len, struct digest *ret)
+{
+	const EVP_MD *md = sha256_get();
+	struct digest d;
+
+	if (!md || !EVP_Digest(data, len, d.bytes, NULL, md, NULL))
+		return log_debug(-EIO, "hashing %zu bytes", len);
+	*ret = d;
+	return 0;
+}
+
+int digest_root(const struct digest *chunks, size_t count, struct digest *ret)
+{
+	return digest_of(chunks, count * sizeof(*chunks), ret);
+}
+
+bool digest_equal(const struct digest *a, const struct digest *b)
+{
+	return memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0;
+}
+
+void digest_to_hex(const struct digest *d, char hex[static DIGEST_HEX_LEN + 1])
+{
+	static const char digits[] = "0123456789abcdef";
+
+	for (size_t i = 0; i < DIGEST_LEN; i++) {
+		hex[2 * i] = digits[d->bytes[i] >> 4];
+		hex[2 * i + 1] = digits[d->bytes[i] & 0xf];
+	}
+	hex[DIGEST_HEX_LEN] = '\0';
+}
+
+static int hex_value(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	if (c >= 'a' && c <= 'f')
+		return c - 'a' + 10;
+	return -EINVAL;
+}
+
+int digest_from_hex(const char *hex, size_t len, struct digest *ret)
+{
+	struct digest d;
+
+	if (len != DIGEST_HEX_LEN)
+		return log_debug(-EINVAL, "%zu digits", len);
+	for (size_t i = 0; i < DIGEST_LEN; i++) {
+		int hi = hex_value(hex[2 * i]);
+		int lo = hex_value(hex[2 * i + 1]);
+
+		if (hi < 0 || lo < 0)
+			return log_debug(-EINVAL, "not a lower-case digit");
+		d.bytes[i] = (uint8_t)(hi << 4 | lo);
+	}
+	*ret = d;
+	return 0;
+}
+
+static int stream_begin(struct digest_stream *s)
+{
+	const EVP_MD *md = sha256_get();
+
+	if (!md || !EVP_DigestInit_ex2(s->ctx, md, NULL))
+		return log_debug(-EIO, "starting a digest");
+	return 0;
+}
+
+int digest_stream_new(struct digest_stream **ret)
+{
+	cleanup(digest_stream_free_cleanup) struct digest_stream *s = NULL;
+	int r;
+
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return -ENOMEM;
+	s->ctx = EVP_MD_CTX_new();
+	if (!s->ctx)
+		return -ENOMEM;
+	r = stream_begin(s);
+	if (r < 0)
+		return r;
+	*ret = take_ptr(s);
+	return 0;
+}
+
+void digest_stream_free(struct digest_stream *s)
+{
+	if (!s)
+		return;
+	EVP_MD_CTX_free(s->ctx);
+	free(s);
+}
+
+int digest_stream_add(struct digest_stream *s, const void *data, size_t len)
+{
+	if (!EVP_DigestUpdate(s->ctx, data, len))
+		return log_debug(-EIO, "hashing %zu bytes", len);
+	return 0;
+}
+
+int digest_stream_finish(struct digest_stream *s, struct digest *ret)
+{
+	struct digest d;
+	int r;
+
+	if (!EVP_DigestFinal_ex(s->ctx, d.bytes, NULL))
+		return log_debug(-EIO, "finishing a digest");
+	r = stream_begin(s);
+	if (r < 0)
+		return r;
+	*ret = d;
+	return 0;
+}
+
+int digest_lv_add(struct digest_stream *s, const void *bytes, size_t len)
+{
+	char prefix[24];
+	int n = snprintf(prefix, sizeof(prefix), "%zu:", len);
+	int r;
+
+	assert(n > 0 && (size_t)n < sizeof(prefix));
+	r = digest_stream_add(s, prefix, (size_t)n);
+	if (r < 0)
+		return r;
+	r = digest_stream_add(s, bytes, len);
+	if (r < 0)
+		return r;
+	return digest_stream_add(s, "\n", 1);
+}
+
+int digest_lv_of(const char *const *strings, size_t count, struct digest *ret)
+{
+	cleanup(digest_stream_free_cleanup) struct digest_stream *s = NULL;
+	int r = digest_stream_new(&s);
+
+	for (size_t i = 0; r == 0 && i < count; i++)
+		r = digest_lv_add(s, strings[i], strlen(strings[i]));
+	if (r < 0)
+		return r;
+	return digest_stream_finish(s, ret);
+}
