@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/meta_disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "core/cleanup.h"
+#include "core/log.h"
+#include "core/util.h"
+
+bool meta_disk_is_full(int err)
+{
+	return err == -ENOSPC || err == -EDQUOT;
+}
+
+uint64_t meta_disk_free_bytes(int fd)
+{
+	struct statvfs s;
+
+	if (fstatvfs(fd, &s) < 0)
+		return UINT64_MAX;
+	return (uint64_t)s.f_bavail * s.f_frsize;
+}
+
+int meta_disk_allocate(int fd, int mode, uint64_t offset, uint64_t len)
+{
+	int r;
+
+	do
+		r = fallocate(fd, mode, (off_t)offset, (off_t)len);
+	while (r < 0 && errno == EINTR);
+	return r < 0 ? -errno : 0;
+}
+
+void meta_disk_extend(int fd, uint64_t size)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) == 0 && (uint64_t)st.st_size < size &&
+	    ftruncate(fd, (off_t)size) < 0)
+		(void)log_debug(-errno, "extending the file");
+}
+
+int meta_disk_address_space(size_t more)
+{
+	void *p = mmap(NULL, more, PROT_NONE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (p == MAP_FAILED)
+		return -ENOMEM;
+	(void)munmap(p, more);
+	return 0;
+}
+
+int meta_disk_path(const char *dir, const char *name, char **ret)
+{
+	size_t size = strlen(dir) + 1 + strlen(name) + 1;
+	char *path = malloc(size);
+
+	if (!path)
+		return -ENOMEM;
+	(void)snprintf(path, size, "%s/%s", dir, name);
+	*ret = path;
+	return 0;
+}
+
+int meta_disk_sync(int fd)
+{
+	return fsync(fd) < 0 ? log_debug(-errno, "fsync") : 0;
+}
+
+int meta_disk_sync_parent(int dirfd)
+{
+	auto_fd int parent =
+		openat(dirfd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	return parent < 0 ? -errno : meta_disk_sync(parent);
+}
+
+int meta_disk_dir(const char *dir, int *ret_fd)
+{
+	int fd;
+
+	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
+		return log_debug(-errno, "making '%s'", dir);
+	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return log_debug(errno == ENOTDIR ? -EUCLEAN : -errno,
+				 "opening '%s'", dir);
+	*ret_fd = fd;
+	return 0;
+}
+
+/* clang-format off */
+static const struct {
+	int err;
+	const char *sentence; /* goes on after the path */
+} reasons[] = {
+	{ -EUCLEAN, "is damaged or not a metadata database of weightfs; it was "
+		    "left as it is, restore it from a copy" },
+	{ -EPROTONOSUPPORT, "was written by a newer version of weightfs; use "
+			    "that version" },
+	{ -ENOSPC, "can't be made, the disk is full" },
+	{ -EDQUOT, "can't be made, the disk quota is used up" },
+	{ -EACCES, "can't be opened for writing, permission is denied" },
+	{ -EROFS, "can't be opened for writing, its filesystem is read-only" },
+	{ -ENOENT, "can't be made, a directory above it is absent" },
+};
+/* clang-format on */
+
+void meta_disk_explain(const char *dir, int err, struct buf *why)
+{
+	const char *sentence = NULL;
+
+	if (err == -ENOMEM)
+		return;
+	for (size_t i = 0; i < ARRAY_LEN(reasons); i++)
+		if (reasons[i].err == err)
+			sentence = reasons[i].sentence;
+	if (sentence)
+		(void)buf_printf(why, "'%s/" META_DISK_DATA "' %s", dir,
+				 sentence);
+	else
+		(void)buf_printf(why,
+				 "'%s/" META_DISK_DATA "' can't be opened: %s",
+				 dir, strerror(-err));
+}
+
+int meta_disk_file(const char *path, uint64_t len)
+{
+	auto_fd int fd =
+		open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	int r;
+
+	if (fd < 0)
+		return log_debug(-errno, "opening '%s'", path);
+	/* Where the filesystem can't, the C library writes; what is in stays. */
+	r = posix_fallocate(fd, 0, (off_t)len);
+	return r ? log_debug(-r, "allocating '%s'", path) : 0;
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Decisions: what an operation makes of the records that it finds.
+ *
+ * Each function takes the records as they are (NULL: there is none), the
+ * arguments of the operation and the time, and either gives the record as it
+ * shall be or refuses. Nothing is read, written, allocated for the caller or
+ * remembered. The metadata store calls them inside its transactions.
+ *
+ * Ownership: a record in *ret borrows its strings from the arguments.
+ *
+ * Fences: expected_metadata_generation 0 stands for the current one. Times
+ * never go back: `now_ms` counts as at least the time that a record has.
+ *
+ * why gets one sentence on a refusal; it may be NULL.
+ *
+ * The errors of a function are listed in the order in which they are looked
+ * for. Each stands for one error of the contracts, see weight_error_errno().
+ *
+ * Source: weight contracts, sections 6.4 to 6.6, 6.8, 6.10 and 6.11.
+ */
+#ifndef CORE_WEIGHT_DECISION_H
+#define CORE_WEIGHT_DECISION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/buf.h"
+#include "core/weight_management.h"
+#include "core/weight_record.h"
+
+/* What is to be published. All of it is borrowed. */
+struct weight_publication {
+	struct weight_identity identity;
+	struct weight_manifest_ref manifest; /* complete */
+	struct weight_policy policy;
+	uint64_t affinity_count;
+	struct digest affinity_digest;
+	enum weight_residency residency;
+	double observed_hot_ratio;
+	bool durable;
+};
+
+struct weight_publish_state {
+	const struct weight_metadata *existing;
+	const struct weight_staging *staged;
+	uint64_t watermark; /* of the lineage; 0: it has none */
+};
+
+/*
+ * Whether identity may be staged.
+ *
+ * Errors: -EINVAL; -EEXIST a record of it exists, in any state, or it is staged
+ * already; why says which.
+ */
+int weight_decide_stage(const struct weight_metadata *existing,
+			const struct weight_staging *staged,
+			const struct weight_identity *identity,
+			struct buf *why);
+
+/*
+ * Begin and commit of an import as one step: the record is READY at once and
+ * its metadata generation is WEIGHT_PUBLISHED_GENERATION.
+ *
+ * Errors:
+ *  -EINVAL	the arguments don't make a valid record
+ *  -EPERM	preferred MIXED with fewer than two affinity units
+ *  -EEXIST	it is there already
+ *  -ECANCELED	it was there and was removed, or the generation is not above
+ *		the watermark
+ *  -ENOENT	it isn't staged
+ */
+#define WEIGHT_PUBLISHED_GENERATION 2
+int weight_decide_publish(const struct weight_publish_state *state,
+			  const struct weight_publication *p, uint64_t now_ms,
+			  struct weight_metadata *ret, struct buf *why);
+
+struct weight_lease_request {
+	const char *holder;
+	uint64_t ttl_ms;
+	uint64_t expected_metadata_generation;
+	bool degraded_too; /* DEGRADED will do as well as READY */
+};
+
+struct weight_lease_state {
+	const struct weight_metadata *metadata;
+	const struct weight_lease *held; /* live and of the same holder */
+	bool fenced;           /* a replacement retires the revision */
+	bool operation_blocks; /* one other than MIGRATING is active */
+	uint64_t next_lease_id;
+};
+
+/*
+ * A holder that has a live lease gets that one, unchanged: then *ret_new is
+ * false and nothing is to be written.
+ *
+ * Errors: -EINVAL a bad identity, holder or TTL; -ENOENT; -ECANCELED another
+ * metadata generation; -EINPROGRESS not READY; -EBUSY fenced, or an operation
+ * that blocks; -EOVERFLOW no lease id is left.
+ */
+int weight_decide_lease_acquire(const struct weight_lease_state *state,
+				const struct weight_identity *identity,
+				const struct weight_lease_request *request,
+				uint64_t now_ms, struct weight_lease *ret,
+				bool *ret_new);
+
+/*
+ * Never shortens a lease.
+ *
+ * Errors: -EINVAL a bad TTL; -ENOENT no such lease, or of another tenant;
+ * -EKEYEXPIRED; -EBUSY fenced.
+ */
+int weight_decide_lease_renew(const struct weight_lease *lease,
+			      const char *tenant, bool fenced, uint64_t ttl_ms,
+			      uint64_t now_ms, struct weight_lease *ret);
+
+struct weight_delete_state {
+	const struct weight_metadata *metadata;
+	bool claimed;          /* a replacement is going on */
+	uint64_t leases;       /* active ones that count */
+	bool operation_blocks; /* one that can't just be ended is active */
+};
+
+/*
+ * To DELETING. An active operation that doesn't block ends with it. *ret_changed
+ * is false for a repeat of what is done already.
+ *
+ * Errors: -ENOENT; -EBUSY claimed; -ECANCELED another metadata generation;
+ * -EBUSY leases, then operation; -EINPROGRESS neither READY nor DEGRADED;
+ * -EOVERFLOW.
+ */
+int weight_decide_delete_begin(const struct weight_delete_state *state,
+			       uint64_t expected_metadata_generation,
+			       uint64_t now_ms, struct weight_metadata *ret,
+			       bool *ret_changed);
+
+/*
+ * From DELETING to the tombstone: DELETED and ABSENT.
+ *
+ * Errors: -ENOENT; -ECANCELED another metadata generation; -EEXIST not
+ * DELETING; -EOVERFLOW.
+ */
+int weight_decide_delete_finish(const struct weight_metadata *metadata,
+				uint64_t expected_metadata_generation,
+				uint64_t now_ms, struct weight_metadata *ret,
+				bool *ret_changed);
+
+/* What was found out about the payload of a revision. */
+struct weight_observation {
+	enum weight_availability availability; /* READY or DEGRADED */
+	enum weight_residency residency;
+	double hot_ratio;
+	bool durable;
+};
+
+/*
+ * Makes the record say what is there. The metadata generation goes up when
+ * more than `durable` changes; that one is the filesystem's own.
+ *
+ * Errors: -EINVAL; -ENOENT; -EBUSY an operation is active; -ECANCELED another
+ * metadata generation; -EINPROGRESS neither READY nor DEGRADED; -EOVERFLOW.
+ */
+int weight_decide_observe(const struct weight_metadata *metadata,
+			  const struct weight_observation *seen,
+			  uint64_t expected_metadata_generation,
+			  uint64_t now_ms, struct weight_metadata *ret,
+			  bool *ret_changed);
+
+#endif

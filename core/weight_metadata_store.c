@@ -1,0 +1,699 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/weight_metadata_store.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/cursor.h"
+#include "core/digest.h"
+#include "core/log.h"
+#include "core/weight_key.h"
+#include "core/weight_metadata_store_priv.h"
+
+#define STATE_SCHEMA "schema"
+#define STATE_EPOCH "epoch"
+#define STATE_CLEAN "clean"
+#define STATE_BOOT_ID "boot_id"
+
+/* ---- Opening ---- */
+
+static int schema_body(struct meta_txn *txn, void *arg)
+{
+	struct weight_metadata_store *store = arg;
+	uint64_t version;
+	int r;
+
+	r = wms_state_get(txn, STATE_SCHEMA, 0, &version);
+	if (r < 0)
+		return r;
+	if (version > WMS_SCHEMA_VERSION)
+		return log_debug(-EPROTONOSUPPORT, "schema %llu",
+				 (unsigned long long)version);
+	store->is_new = version == 0;
+	if (!store->is_new)
+		return WMS_NOTHING_TO_WRITE;
+	r = wms_state_put(txn, STATE_SCHEMA, WMS_SCHEMA_VERSION);
+	if (r < 0)
+		return r;
+	return wms_state_put(txn, STATE_EPOCH, 1);
+}
+
+int wms_open(const char *dir, struct weight_metadata_store **ret,
+	     struct buf *why)
+{
+	cleanup(wms_close_cleanup) struct weight_metadata_store *store = NULL;
+	int r;
+
+	store = calloc(1, sizeof(*store));
+	if (!store)
+		return -ENOMEM;
+	r = meta_open(dir, META_BYTES_MAX, &store->meta, why);
+	if (r < 0)
+		return r;
+	r = wms_update(store, META_RESERVED, schema_body, store);
+	if (r < 0) {
+		(void)buf_printf(
+			why, "the metadata in '%s' can't be used: %s", dir,
+			r == -EPROTONOSUPPORT ? "a newer version wrote it" :
+						strerror(-r));
+		return r;
+	}
+	*ret = take_ptr(store);
+	return 0;
+}
+
+void wms_close(struct weight_metadata_store *store)
+{
+	if (!store)
+		return;
+	meta_close(store->meta);
+	free(store);
+}
+
+bool wms_is_new(const struct weight_metadata_store *store)
+{
+	return store->is_new;
+}
+
+static int table_check(struct weight_metadata_store *store,
+		       const struct wms_table *t)
+{
+	struct wms_position position = { .len = 0 };
+	void *record;
+	int r;
+
+	while ((r = wms_table_each(store, t, &position, &record)) == 0)
+		t->free(record);
+	return r == -ENOENT ? 0 : r;
+}
+
+static int leases_check(struct weight_metadata_store *store)
+{
+	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
+	int r;
+
+	r = meta_read_begin(store->meta, &txn);
+	return r < 0 ? r : wms_lease_check_all(txn);
+}
+
+int wms_check(struct weight_metadata_store *store, struct buf *why)
+{
+	const char *what = "database";
+	int r;
+
+	r = meta_check(store->meta);
+	if (r == 0) {
+		what = "revisions";
+		r = table_check(store, &wms_revisions);
+	}
+	if (r == 0) {
+		what = "staged imports";
+		r = table_check(store, &wms_stagings);
+	}
+	if (r == 0) {
+		what = "leases";
+		r = leases_check(store);
+	}
+	if (r < 0 && r != -ENOMEM)
+		(void)buf_printf(why,
+				 "the metadata of the %s can't be read: %s; "
+				 "restore it from a copy",
+				 what, strerror(-r));
+	return r;
+}
+
+/* ---- Boots ---- */
+
+struct boot {
+	const char *id;
+	bool unclean;
+};
+
+static int boot_begin_body(struct meta_txn *txn, void *arg)
+{
+	struct boot *boot = arg;
+	struct meta_bytes last;
+	uint64_t clean, epoch;
+	int r;
+
+	r = wms_state_get(txn, STATE_CLEAN, 0, &clean);
+	if (r < 0)
+		return r;
+	r = wms_state_get(txn, STATE_EPOCH, 1, &epoch);
+	if (r < 0)
+		return r;
+	r = meta_get(txn, META_DB_STATE, STATE_BOOT_ID, strlen(STATE_BOOT_ID),
+		     &last);
+	if (r < 0 && r != -ENOENT)
+		return r;
+	boot->unclean = r == 0 && !clean &&
+			(last.len != strlen(boot->id) ||
+			 memcmp(last.data, boot->id, last.len) != 0);
+	if (boot->unclean) {
+		r = wms_state_put(txn, STATE_EPOCH, epoch + 1);
+		if (r < 0)
+			return r;
+	}
+	r = wms_state_put(txn, STATE_CLEAN, 0);
+	if (r < 0)
+		return r;
+	return meta_put(txn, META_DB_STATE, STATE_BOOT_ID,
+			strlen(STATE_BOOT_ID), boot->id, strlen(boot->id));
+}
+
+int wms_begin_boot(struct weight_metadata_store *store, const char *boot_id,
+		   bool *ret_unclean)
+{
+	struct boot boot = { .id = boot_id };
+	int r;
+
+	if (!boot_id[0] || strlen(boot_id) > WMS_BOOT_ID_LEN_MAX)
+		return log_debug(-EINVAL, "boot id");
+	r = wms_update(store, META_RESERVED, boot_begin_body, &boot);
+	if (r < 0)
+		return r;
+	*ret_unclean = boot.unclean;
+	return 0;
+}
+
+static int mark_clean_body(struct meta_txn *txn, void *arg)
+{
+	(void)arg;
+	return wms_state_put(txn, STATE_CLEAN, 1);
+}
+
+int wms_mark_clean(struct weight_metadata_store *store)
+{
+	return wms_update(store, META_RESERVED, mark_clean_body, NULL);
+}
+
+int wms_epoch(struct weight_metadata_store *store, uint64_t *ret)
+{
+	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
+	int r;
+
+	r = meta_read_begin(store->meta, &txn);
+	if (r < 0)
+		return r;
+	return wms_state_get(txn, STATE_EPOCH, 1, ret);
+}
+
+/* ---- Staged imports ---- */
+
+/* What a mutation of one identity finds. */
+struct found {
+	struct weight_metadata *revision;
+	struct weight_staging *staged;
+};
+
+static void found_release(struct found *f)
+{
+	weight_metadata_free(f->revision);
+	weight_staging_free(f->staged);
+}
+
+static int found_get(struct meta_txn *txn, const struct wms_key *key,
+		     const struct weight_identity *identity, struct found *ret)
+{
+	void *record = NULL;
+	int r;
+
+	r = wms_table_find(txn, &wms_revisions, key, identity, &record);
+	if (r < 0)
+		return r;
+	ret->revision = record;
+	r = wms_table_find(txn, &wms_stagings, key, identity, &record);
+	if (r < 0)
+		return r;
+	ret->staged = record;
+	return 0;
+}
+
+struct stage {
+	const struct weight_identity *identity;
+	struct wms_key key;
+	uint64_t now_ms;
+	struct buf *why;
+};
+
+static int stage_body(struct meta_txn *txn, void *arg)
+{
+	cleanup(found_release) struct found found = { NULL };
+	cleanup(buf_release) struct buf b = BUF_INIT;
+	const struct stage *st = arg;
+	struct weight_staging record = { .identity = *st->identity,
+					 .created_at_ms = st->now_ms };
+	int r;
+
+	r = found_get(txn, &st->key, st->identity, &found);
+	if (r < 0)
+		return r;
+	r = weight_decide_stage(found.revision, found.staged, st->identity,
+				st->why);
+	if (r < 0)
+		return r;
+	r = wms_state_get(txn, STATE_EPOCH, 1, &record.epoch);
+	if (r < 0)
+		return r;
+	r = weight_record_staging_encode(&record, &b);
+	if (r < 0)
+		return r;
+	return meta_put(txn, META_DB_STAGING, st->key.bytes, st->key.len,
+			b.data, b.len);
+}
+
+int wms_stage(struct weight_metadata_store *store,
+	      const struct weight_identity *identity, uint64_t now_ms,
+	      struct buf *why)
+{
+	struct stage st = { .identity = identity,
+			    .now_ms = now_ms,
+			    .why = why };
+	int r;
+
+	r = weight_identity_check(identity, why);
+	if (r < 0)
+		return r;
+	r = wms_key_of(identity, &st.key);
+	if (r < 0)
+		return r;
+	return wms_update(store, META_NORMAL, stage_body, &st);
+}
+
+static int unstage_body(struct meta_txn *txn, void *arg)
+{
+	const struct wms_key *key = arg;
+
+	return meta_delete(txn, META_DB_STAGING, key->bytes, key->len);
+}
+
+int wms_unstage(struct weight_metadata_store *store,
+		const struct weight_identity *identity)
+{
+	struct wms_key key;
+	int r;
+
+	r = wms_key_of(identity, &key);
+	if (r < 0)
+		return r;
+	return wms_update(store, META_RESERVED, unstage_body, &key);
+}
+
+int wms_staged_get(struct weight_metadata_store *store,
+		   const struct weight_identity *identity,
+		   struct weight_staging **ret)
+{
+	void *record;
+	int r = wms_table_read(store, &wms_stagings, identity, &record);
+
+	if (r == 0)
+		*ret = record;
+	return r;
+}
+
+int wms_staged_next(struct weight_metadata_store *store,
+		    const struct weight_lineage *lineage, uint64_t after,
+		    struct weight_staging **ret)
+{
+	void *record;
+	int r = wms_table_next(store, &wms_stagings, lineage, after, &record);
+
+	if (r == 0)
+		*ret = record;
+	return r;
+}
+
+int wms_staged_each(struct weight_metadata_store *store,
+		    struct wms_position *position, struct weight_staging **ret)
+{
+	void *record;
+	int r = wms_table_each(store, &wms_stagings, position, &record);
+
+	if (r == 0)
+		*ret = record;
+	return r;
+}
+
+/* ---- Revisions ---- */
+
+/* 0 where the lineage has no record. */
+static int watermark_get(struct meta_txn *txn,
+			 const struct weight_lineage *lineage, uint64_t *ret)
+{
+	struct meta_bytes value;
+	struct digest key;
+	struct cursor c;
+	uint16_t version;
+	uint64_t v;
+	int r;
+
+	r = weight_lineage_hash(lineage, &key);
+	if (r < 0)
+		return r;
+	r = meta_get(txn, META_DB_LINEAGE, key.bytes, sizeof(key.bytes),
+		     &value);
+	if (r == -ENOENT) {
+		*ret = 0;
+		return 0;
+	}
+	if (r < 0)
+		return r;
+	c = cursor_over(value.data, value.len);
+	version = cursor_u16(&c);
+	v = cursor_u64(&c);
+	if (c.bad || version == 0)
+		return log_debug(-EUCLEAN, "lineage record");
+	if (version > WMS_LINEAGE_VERSION)
+		return log_debug(-EPROTONOSUPPORT, "lineage record");
+	*ret = v;
+	return 0;
+}
+
+struct publish {
+	const struct weight_publication *publication;
+	struct wms_key key;
+	uint64_t now_ms;
+	struct weight_metadata *result;
+	struct buf *why;
+};
+
+static int publish_body(struct meta_txn *txn, void *arg)
+{
+	cleanup(found_release) struct found found = { NULL };
+	struct publish *p = arg;
+	const struct weight_identity *identity = &p->publication->identity;
+	struct weight_publish_state state = { .watermark = 0 };
+	struct weight_metadata m;
+	int r;
+
+	weight_metadata_free(take_ptr(p->result));
+	r = found_get(txn, &p->key, identity, &found);
+	if (r < 0)
+		return r;
+	state.existing = found.revision;
+	state.staged = found.staged;
+	r = watermark_get(txn, &identity->lineage, &state.watermark);
+	if (r < 0)
+		return r;
+	r = weight_decide_publish(&state, p->publication, p->now_ms, &m,
+				  p->why);
+	if (r < 0)
+		return r;
+	r = wms_revision_put(txn, &p->key, &m);
+	if (r < 0)
+		return r;
+	r = meta_delete(txn, META_DB_STAGING, p->key.bytes, p->key.len);
+	if (r < 0)
+		return r;
+	return weight_metadata_copy(&m, &p->result);
+}
+
+int wms_publish(struct weight_metadata_store *store,
+		const struct weight_publication *publication, uint64_t now_ms,
+		struct weight_metadata **ret, struct buf *why)
+{
+	struct publish p = { .publication = publication,
+			     .now_ms = now_ms,
+			     .why = why };
+	int r;
+
+	r = weight_identity_check(&publication->identity, why);
+	if (r < 0)
+		return r;
+	r = wms_key_of(&publication->identity, &p.key);
+	if (r < 0)
+		return r;
+	r = wms_update(store, META_NORMAL, publish_body, &p);
+	if (r == 0 && ret)
+		*ret = take_ptr(p.result);
+	weight_metadata_free(p.result);
+	return r;
+}
+
+int wms_get(struct weight_metadata_store *store,
+	    const struct weight_identity *identity,
+	    struct weight_metadata **ret)
+{
+	void *record;
+	int r = wms_table_read(store, &wms_revisions, identity, &record);
+
+	if (r == 0)
+		*ret = record;
+	return r;
+}
+
+int wms_revision_next(struct weight_metadata_store *store,
+		      const struct weight_lineage *lineage, uint64_t after,
+		      struct weight_metadata **ret)
+{
+	void *record;
+	int r = wms_table_next(store, &wms_revisions, lineage, after, &record);
+
+	if (r == 0)
+		*ret = record;
+	return r;
+}
+
+int wms_revision_each(struct weight_metadata_store *store,
+		      struct wms_position *position,
+		      struct weight_metadata **ret)
+{
+	void *record;
+	int r = wms_table_each(store, &wms_revisions, position, &record);
+
+	if (r == 0)
+		*ret = record;
+	return r;
+}
+
+int wms_deleting_each(struct weight_metadata_store *store,
+		      struct wms_position *position,
+		      struct weight_metadata **ret)
+{
+	struct weight_metadata *m;
+	int r;
+
+	while ((r = wms_revision_each(store, position, &m)) == 0) {
+		if (m->availability == WEIGHT_DELETING) {
+			*ret = m;
+			return 0;
+		}
+		weight_metadata_free(m);
+	}
+	return r;
+}
+
+static bool is_going(const struct weight_metadata *m)
+{
+	return m->availability == WEIGHT_DELETING ||
+	       m->availability == WEIGHT_DELETED;
+}
+
+int wms_lineage_in_use(struct weight_metadata_store *store,
+		       const struct weight_lineage *lineage, bool *ret)
+{
+	struct weight_staging *staged;
+	struct weight_metadata *m;
+	uint64_t generation = 0;
+	bool live = false;
+	int r;
+
+	r = wms_staged_next(store, lineage, 0, &staged);
+	if (r == 0) {
+		weight_staging_free(staged);
+		*ret = true;
+		return 0;
+	}
+	if (r != -ENOENT)
+		return r;
+	do {
+		r = wms_revision_next(store, lineage, generation, &m);
+		if (r < 0)
+			break;
+		generation = m->identity.generation;
+		live = !is_going(m);
+		weight_metadata_free(m);
+	} while (!live);
+	if (r < 0 && r != -ENOENT)
+		return r;
+	*ret = live;
+	return 0;
+}
+
+/* ---- Changes of one revision ---- */
+
+/*
+ * A change of one record: decide() gets what is there and gives what shall be.
+ * Its ret_changed is false when there is nothing to write.
+ */
+struct change {
+	const struct weight_identity *identity;
+	struct wms_key key;
+	uint64_t expected;
+	uint64_t now_ms;
+	const struct weight_observation *seen;
+	const char *ignore_lease_holder;
+	int (*decide)(struct meta_txn *txn, const struct change *change,
+		      const struct weight_metadata *m,
+		      struct weight_metadata *ret, bool *ret_changed);
+	bool drops_leases;
+	struct weight_metadata *result;
+};
+
+static int change_body(struct meta_txn *txn, void *arg)
+{
+	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
+	struct change *change = arg;
+	struct weight_metadata next;
+	bool changed;
+	int r;
+
+	weight_metadata_free(take_ptr(change->result));
+	r = wms_revision_get(txn, &change->key, change->identity, &m);
+	if (r < 0)
+		return r;
+	r = change->decide(txn, change, m, &next, &changed);
+	if (r < 0)
+		return r;
+	r = weight_metadata_copy(&next, &change->result);
+	if (r < 0)
+		return r;
+	if (!changed)
+		return WMS_NOTHING_TO_WRITE;
+	if (change->drops_leases) {
+		r = wms_lease_drop_all(txn, &change->key);
+		if (r < 0)
+			return r;
+	}
+	return wms_revision_put(txn, &change->key, &next);
+}
+
+static int change_apply(struct weight_metadata_store *store,
+			struct change *change, struct weight_metadata **ret)
+{
+	int r;
+
+	r = wms_key_of(change->identity, &change->key);
+	if (r < 0)
+		return r;
+	r = wms_update(store, META_RESERVED, change_body, change);
+	if (r == 0 && ret)
+		*ret = take_ptr(change->result);
+	weight_metadata_free(change->result);
+	return r;
+}
+
+static int decide_observe(struct meta_txn *txn, const struct change *change,
+			  const struct weight_metadata *m,
+			  struct weight_metadata *ret, bool *ret_changed)
+{
+	(void)txn;
+	return weight_decide_observe(m, change->seen, change->expected,
+				     change->now_ms, ret, ret_changed);
+}
+
+int wms_observe(struct weight_metadata_store *store,
+		const struct weight_identity *identity,
+		const struct weight_observation *seen,
+		uint64_t expected_metadata_generation, uint64_t now_ms,
+		struct weight_metadata **ret)
+{
+	struct change change = {
+		.identity = identity,
+		.seen = seen,
+		.expected = expected_metadata_generation,
+		.now_ms = now_ms,
+		.decide = decide_observe,
+	};
+
+	return change_apply(store, &change, ret);
+}
+
+static int decide_durable(struct meta_txn *txn, const struct change *change,
+			  const struct weight_metadata *m,
+			  struct weight_metadata *ret, bool *ret_changed)
+{
+	(void)txn;
+	if (is_going(m))
+		return log_debug(-EINPROGRESS, "availability %d",
+				 (int)m->availability);
+	*ret = *m;
+	ret->durable = true;
+	if (change->now_ms > m->updated_at_ms)
+		ret->updated_at_ms = change->now_ms;
+	*ret_changed = !m->durable;
+	return 0;
+}
+
+int wms_mark_durable(struct weight_metadata_store *store,
+		     const struct weight_identity *identity, uint64_t now_ms,
+		     struct weight_metadata **ret)
+{
+	struct change change = { .identity = identity,
+				 .now_ms = now_ms,
+				 .decide = decide_durable };
+
+	return change_apply(store, &change, ret);
+}
+
+static int decide_delete(struct meta_txn *txn, const struct change *change,
+			 const struct weight_metadata *m,
+			 struct weight_metadata *ret, bool *ret_changed)
+{
+	struct wms_lease_scan scan = {
+		.ignore = change->ignore_lease_holder,
+		.now_ms = change->now_ms,
+		.metadata_generation = m->metadata_generation,
+	};
+	struct weight_delete_state state = { .metadata = m };
+	int r;
+
+	r = wms_lease_scan(txn, &change->key, change->identity, &scan);
+	if (r < 0)
+		return r;
+	state.leases = scan.summary.active;
+	return weight_decide_delete_begin(&state, change->expected,
+					  change->now_ms, ret, ret_changed);
+}
+
+int wms_delete_begin(struct weight_metadata_store *store,
+		     const struct weight_identity *identity,
+		     const struct wms_delete_request *request, uint64_t now_ms,
+		     struct weight_metadata **ret)
+{
+	struct change change = {
+		.identity = identity,
+		.expected = request->expected_metadata_generation,
+		.ignore_lease_holder = request->ignore_lease_holder,
+		.now_ms = now_ms,
+		.decide = decide_delete,
+		.drops_leases = true,
+	};
+
+	return change_apply(store, &change, ret);
+}
+
+static int decide_finish(struct meta_txn *txn, const struct change *change,
+			 const struct weight_metadata *m,
+			 struct weight_metadata *ret, bool *ret_changed)
+{
+	(void)txn;
+	return weight_decide_delete_finish(m, change->expected, change->now_ms,
+					   ret, ret_changed);
+}
+
+int wms_delete_finish(struct weight_metadata_store *store,
+		      const struct weight_identity *identity,
+		      uint64_t expected_metadata_generation, uint64_t now_ms,
+		      struct weight_metadata **ret)
+{
+	struct change change = {
+		.identity = identity,
+		.expected = expected_metadata_generation,
+		.now_ms = now_ms,
+		.decide = decide_finish,
+	};
+
+	return change_apply(store, &change, ret);
+}

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The maps of the weight metadata store: keys, state, and records that are
+ * found by identity.
+ */
+#include <assert.h>
+#include <endian.h>
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "core/cursor.h"
+#include "core/digest.h"
+#include "core/log.h"
+#include "core/weight_metadata_store.h"
+#include "core/weight_metadata_store_priv.h"
+
+/* How much of the digest of a revision tells cut ones apart. */
+#define CUT_DIGEST_LEN 8
+
+/* ---- Keys and state ---- */
+
+void wms_u64_key(uint64_t v, unsigned char ret[static WMS_U64_LEN])
+{
+	uint64_t be = htobe64(v);
+
+	memcpy(ret, &be, WMS_U64_LEN);
+}
+
+static void key_add(struct wms_key *key, const void *bytes, size_t len)
+{
+	assert(len <= sizeof(key->bytes) - key->len);
+	memcpy(key->bytes + key->len, bytes, len);
+	key->len += len;
+}
+
+static void key_add_u64(struct wms_key *key, uint64_t v)
+{
+	unsigned char bytes[WMS_U64_LEN];
+
+	wms_u64_key(v, bytes);
+	key_add(key, bytes, sizeof(bytes));
+}
+
+/* What the keys of all generations of a lineage begin with. */
+static int key_of_lineage(const struct weight_lineage *l, struct wms_key *ret)
+{
+	const char *parent[] = { l->tenant, l->name_space, l->resource };
+	size_t len = strlen(l->revision);
+	struct wms_key key = { .len = 0 };
+	struct digest d;
+	int r;
+
+	r = digest_lv_of(parent, 3, &d);
+	if (r < 0)
+		return r;
+	key_add(&key, d.bytes, sizeof(d.bytes));
+	key_add(&key, l->revision,
+		len > WMS_KEY_REVISION_MAX ? WMS_KEY_REVISION_MAX : len);
+	key_add(&key, "", 1);
+	if (len > WMS_KEY_REVISION_MAX) {
+		r = digest_of(l->revision, len, &d);
+		if (r < 0)
+			return r;
+		key_add(&key, d.bytes, CUT_DIGEST_LEN);
+	}
+	*ret = key;
+	return 0;
+}
+
+int wms_key_of(const struct weight_identity *identity, struct wms_key *ret)
+{
+	int r;
+
+	r = weight_identity_check(identity, NULL);
+	if (r < 0)
+		return r;
+	r = key_of_lineage(&identity->lineage, ret);
+	if (r < 0)
+		return r;
+	key_add_u64(ret, identity->generation);
+	return 0;
+}
+
+int wms_state_get(struct meta_txn *txn, const char *name, uint64_t absent,
+		  uint64_t *ret)
+{
+	struct meta_bytes value;
+	struct cursor c;
+	uint64_t v;
+	int r;
+
+	r = meta_get(txn, META_DB_STATE, name, strlen(name), &value);
+	if (r == -ENOENT) {
+		*ret = absent;
+		return 0;
+	}
+	if (r < 0)
+		return r;
+	c = cursor_over(value.data, value.len);
+	v = cursor_u64(&c);
+	if (cursor_done(&c) < 0)
+		return log_debug(-EUCLEAN, "state '%s'", name);
+	*ret = v;
+	return 0;
+}
+
+int wms_state_put(struct meta_txn *txn, const char *name, uint64_t value)
+{
+	uint64_t le = htole64(value);
+
+	return meta_put(txn, META_DB_STATE, name, strlen(name), &le,
+			sizeof(le));
+}
+
+int wms_update(struct weight_metadata_store *store, enum meta_purpose purpose,
+	       meta_body_fn *body, void *arg)
+{
+	int r = meta_update(store->meta, purpose, body, arg);
+
+	return r == WMS_NOTHING_TO_WRITE ? 0 : r;
+}
+
+/* ---- The two maps whose records are found by identity ---- */
+
+/* Both kinds of records begin with their identity. */
+static_assert(offsetof(struct weight_metadata, identity) == 0, "layout");
+static_assert(offsetof(struct weight_staging, identity) == 0, "layout");
+
+static int revision_decode(const struct meta_bytes *b, void **ret)
+{
+	struct weight_metadata *m;
+	int r = weight_record_metadata_decode(b->data, b->len, &m);
+
+	if (r == 0)
+		*ret = m;
+	return r;
+}
+
+static int staging_decode(const struct meta_bytes *b, void **ret)
+{
+	struct weight_staging *s;
+	int r = weight_record_staging_decode(b->data, b->len, &s);
+
+	if (r == 0)
+		*ret = s;
+	return r;
+}
+
+static void revision_free(void *m)
+{
+	weight_metadata_free(m);
+}
+
+static void staging_free(void *s)
+{
+	weight_staging_free(s);
+}
+
+const struct wms_table wms_revisions = { META_DB_REVISION, revision_decode,
+					 revision_free };
+const struct wms_table wms_stagings = { META_DB_STAGING, staging_decode,
+					staging_free };
+
+int wms_table_get(struct meta_txn *txn, const struct wms_table *t,
+		  const struct wms_key *key,
+		  const struct weight_identity *identity, void **ret)
+{
+	struct meta_bytes value;
+	void *record;
+	int r;
+
+	r = meta_get(txn, t->db, key->bytes, key->len, &value);
+	if (r < 0)
+		return r;
+	r = t->decode(&value, &record);
+	if (r < 0)
+		return r;
+	if (!weight_identity_equal(record, identity)) {
+		t->free(record);
+		return log_debug(-EUCLEAN, "record of another identity");
+	}
+	*ret = record;
+	return 0;
+}
+
+int wms_table_read(struct weight_metadata_store *store,
+		   const struct wms_table *t,
+		   const struct weight_identity *identity, void **ret)
+{
+	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
+	struct wms_key key;
+	int r;
+
+	r = wms_key_of(identity, &key);
+	if (r < 0)
+		return r;
+	r = meta_read_begin(store->meta, &txn);
+	if (r < 0)
+		return r;
+	return wms_table_get(txn, t, &key, identity, ret);
+}
+
+/*
+ * Goes on until a record of the lineage comes. Keys of another lineage get in
+ * the way when one revision is cut just where the other ends, or when the
+ * digests of two cut ones agree; the records tell.
+ */
+static int lineage_step(struct meta_cursor *c, const struct wms_table *t,
+			const struct weight_lineage *lineage, size_t key_len,
+			const struct wms_key *from, void **ret)
+{
+	struct meta_bytes key, value;
+	struct weight_identity *id;
+	void *record;
+	int r;
+
+	for (r = meta_cursor_seek(c, from->bytes, from->len, &key, &value);
+	     r == 0; r = meta_cursor_next(c, &key, &value)) {
+		if (key.len != key_len)
+			continue;
+		r = t->decode(&value, &record);
+		if (r < 0)
+			return r;
+		id = record;
+		if (weight_lineage_equal(&id->lineage, lineage)) {
+			*ret = record;
+			return 0;
+		}
+		t->free(record);
+	}
+	return r;
+}
+
+int wms_table_next(struct weight_metadata_store *store,
+		   const struct wms_table *t,
+		   const struct weight_lineage *lineage, uint64_t after,
+		   void **ret)
+{
+	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
+	cleanup(meta_cursor_close_cleanup) struct meta_cursor *c = NULL;
+	struct wms_key prefix, from;
+	int r;
+
+	r = weight_lineage_check(lineage, NULL);
+	if (r < 0)
+		return r;
+	if (after == UINT64_MAX)
+		return -ENOENT;
+	r = key_of_lineage(lineage, &prefix);
+	if (r < 0)
+		return r;
+	from = prefix;
+	key_add_u64(&from, after + 1);
+	r = meta_read_begin(store->meta, &txn);
+	if (r < 0)
+		return r;
+	r = meta_cursor_open(txn, t->db, prefix.bytes, prefix.len, &c);
+	if (r < 0)
+		return r;
+	return lineage_step(c, t, lineage, from.len, &from, ret);
+}
+
+int wms_table_each(struct weight_metadata_store *store,
+		   const struct wms_table *t, struct wms_position *position,
+		   void **ret)
+{
+	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
+	cleanup(meta_cursor_close_cleanup) struct meta_cursor *c = NULL;
+	struct meta_bytes key, value;
+	int r;
+
+	r = meta_read_begin(store->meta, &txn);
+	if (r < 0)
+		return r;
+	r = meta_cursor_open(txn, t->db, NULL, 0, &c);
+	if (r < 0)
+		return r;
+	r = meta_cursor_seek(c, position->key, position->len, &key, &value);
+	if (r == 0 && key.len == position->len &&
+	    memcmp(key.data, position->key, key.len) == 0)
+		r = meta_cursor_next(c, &key, &value);
+	if (r < 0)
+		return r;
+	position->len = key.len;
+	memcpy(position->key, key.data, key.len);
+	return t->decode(&value, ret);
+}
+
+int wms_table_find(struct meta_txn *txn, const struct wms_table *t,
+		   const struct wms_key *key,
+		   const struct weight_identity *identity, void **ret)
+{
+	int r = wms_table_get(txn, t, key, identity, ret);
+
+	if (r != -ENOENT)
+		return r;
+	*ret = NULL;
+	return 0;
+}
+
+int wms_revision_get(struct meta_txn *txn, const struct wms_key *key,
+		     const struct weight_identity *identity,
+		     struct weight_metadata **ret)
+{
+	void *record;
+	int r = wms_table_get(txn, &wms_revisions, key, identity, &record);
+
+	if (r == 0)
+		*ret = record;
+	return r;
+}
+
+int wms_revision_put(struct meta_txn *txn, const struct wms_key *key,
+		     const struct weight_metadata *m)
+{
+	cleanup(buf_release) struct buf b = BUF_INIT;
+	int r;
+
+	r = weight_record_metadata_encode(m, &b);
+	if (r < 0)
+		return r;
+	return meta_put(txn, META_DB_REVISION, key->bytes, key->len, b.data,
+			b.len);
+}
