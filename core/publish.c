@@ -1,0 +1,509 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The publish attempt: from STAGED to READY, or back to STAGED with a reason.
+ *
+ * While an attempt runs, new mutations are parked and new writers wait, so what
+ * was checked is what is committed. It ends within publish_wait whatever
+ * happens, since the kernel keeps directory locks for as long as the rename
+ * is unanswered. The single step that counts is one database transaction.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "core/checkpoint.h"
+#include "core/clock.h"
+#include "core/holders.h"
+#include "core/log.h"
+#include "core/metrics.h"
+#include "core/tree_priv.h"
+
+#define POLL_MS 20
+#define NAMES_SHOWN_MAX 5
+
+struct attempt {
+	struct weight_group *g;
+	const struct weight_waiter *waiter;
+	uint64_t drained_ms; /* writers have to be gone by then */
+	uint64_t deadline_ms;
+	struct staging_look look;
+	struct buf *why;
+};
+
+static bool is_interrupted(const struct attempt *a)
+{
+	return a->waiter && a->waiter->interrupted &&
+	       a->waiter->interrupted(a->waiter->arg);
+}
+
+/* ---- Before the first step ---- */
+
+/* What stands at the target already, by the record. */
+static int check_target(const struct weight_group *g, bool noreplace,
+			struct buf *why)
+{
+	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
+	unsigned long long n = g->identity->generation;
+	int r = wms_get(g->store->records, g->identity, &m);
+
+	if (r == -ENOENT)
+		return 0;
+	if (r < 0)
+		return r;
+	if (m->availability == WEIGHT_DELETING ||
+	    m->availability == WEIGHT_DELETED) {
+		(void)buf_printf(why,
+				 "generation %llu was published and removed "
+				 "before; take a new number",
+				 n);
+		return -ECANCELED;
+	}
+	(void)buf_printf(why, "generation %llu is published already", n);
+	return noreplace ? -EEXIST : -ENOTEMPTY;
+}
+
+static int check_place(struct weight_group *g, struct weight_dir *new_dir,
+		       const char *new_name, struct buf *why)
+{
+	char number[WEIGHT_GENERATION_LEN_MAX + 1];
+
+	weight_generation_print(g->identity->generation, number);
+	if (new_dir == g->lineage && strcmp(new_name, number) == 0)
+		return 0;
+	(void)buf_printf(why,
+			 "generation %s is published as '%s' in its own "
+			 "lineage, beside .staging, and nowhere else",
+			 number, number);
+	return -EPERM;
+}
+
+static int begin(struct weight_group *g, struct buf *why)
+{
+	int r = 0;
+
+	store_lock(g->store);
+	switch (g->state) {
+	case WEIGHT_GROUP_STAGED:
+		g->state = WEIGHT_GROUP_PUBLISHING;
+		break;
+	case WEIGHT_GROUP_PUBLISHING:
+		(void)buf_printf(why, "another publish of it is running");
+		r = -EBUSY;
+		break;
+	default:
+		r = -ENOENT;
+	}
+	store_unlock(g->store);
+	return r;
+}
+
+static void end(struct weight_group *g, bool published)
+{
+	store_lock(g->store);
+	assert(g->state == WEIGHT_GROUP_PUBLISHING);
+	g->state = published ? WEIGHT_GROUP_PUBLISHED : WEIGHT_GROUP_STAGED;
+	tree_unpark_locked(g);
+	(void)pthread_cond_broadcast(&g->changed);
+	store_unlock(g->store);
+}
+
+/* ---- Nobody writes ---- */
+
+static int drain(struct attempt *a)
+{
+	struct weight_group *g = a->g;
+	unsigned writers, mutations;
+
+	for (;;) {
+		uint64_t now = clock_monotonic_ms();
+
+		store_lock(g->store);
+		writers = g->writers;
+		mutations = g->mutations;
+		if ((writers && now < a->drained_ms) ||
+		    (mutations && now < a->deadline_ms))
+			store_wait_locked(g->store, &g->changed, POLL_MS);
+		else
+			now = UINT64_MAX;
+		store_unlock(g->store);
+		if (now == UINT64_MAX)
+			break;
+		if (is_interrupted(a))
+			return -EINTR;
+	}
+	if (mutations) {
+		(void)buf_printf(a->why, "a change of the tree is still "
+					 "going on; try again");
+		return -EAGAIN;
+	}
+	if (!writers)
+		return 0;
+	(void)buf_printf(a->why, "%u open for writing", writers);
+	tree_group_who(g, true, a->why);
+	return -EBUSY;
+}
+
+static int probe_file(struct attempt *a, size_t i)
+{
+	const struct payload *p = a->look.payload;
+	int fd = a->look.files[i]->fd;
+	int r = holders_writer(fd);
+
+	/* Right after a close the answer is often still "busy". */
+	if (r > 0)
+		r = holders_writer_settle(fd, a->drained_ms);
+	if (r > 0) {
+		(void)buf_printf(a->why, "'%s' is open or mapped for writing",
+				 p->entries[p->objects[i]].path);
+		tree_group_who(a->g, true, a->why);
+		return -EBUSY;
+	}
+	return r == -EOPNOTSUPP ? 0 : r;
+}
+
+static int probe_all(struct attempt *a)
+{
+	for (size_t i = 0; i < a->look.count; i++) {
+		int r = probe_file(a, i);
+
+		if (r < 0)
+			return r;
+		if (is_interrupted(a))
+			return -EINTR;
+	}
+	return 0;
+}
+
+/* ---- Everything is known and on the disk ---- */
+
+static int prepare(struct attempt *a)
+{
+	struct staging_need need;
+
+	for (;;) {
+		staging_need(a->g, &a->look, &need);
+		if (need.failed)
+			break;
+		if (staging_need_nothing(&need))
+			return staging_sync_dirs(a->g, &a->look);
+		if (is_interrupted(a))
+			return -EINTR;
+		if (clock_monotonic_ms() >= a->deadline_ms) {
+			(void)buf_printf(a->why, "not ready yet (");
+			(void)staging_progress_line(&need, a->why);
+			(void)buf_printf(a->why, "): read .weights/wait in "
+						 "it, then rename again");
+			return -EAGAIN;
+		}
+		staging_kick(a->g, &a->look);
+		store_lock(a->g->store);
+		store_wait_locked(a->g->store, &a->g->changed, POLL_MS);
+		store_unlock(a->g->store);
+	}
+	(void)buf_printf(a->why, "reading or writing back failed: %s",
+			 strerrordesc_np(-need.error));
+	store_lock(a->g->store);
+	need.failed->job_error = 0;
+	store_unlock(a->g->store);
+	return need.error;
+}
+
+/* Whether what f holds may be what a power cut left of it. */
+static bool is_suspect(const struct weight_file *f, uint64_t staged_epoch)
+{
+	struct tree_seal seal = { .epoch = staged_epoch };
+
+	(void)tree_seal_read(f, &seal);
+	if (seal.epoch >= f->store->epoch)
+		return false;
+	return !seal.sealed || seal.size != f->chunks->size ||
+	       !digest_equal(&seal.root, &f->chunks->root);
+}
+
+static int check_boot(struct attempt *a)
+{
+	const struct payload *p = a->look.payload;
+	struct weight_staging *staged = NULL;
+	struct buf names = BUF_INIT;
+	size_t suspects = 0;
+	int r = wms_staged_get(a->g->store->records, a->g->identity, &staged);
+
+	for (size_t i = 0; r == 0 && i < a->look.count; i++) {
+		if (!is_suspect(a->look.files[i], staged->epoch))
+			continue;
+		if (suspects++ < NAMES_SHOWN_MAX)
+			r = buf_printf(&names, "%s'%s'",
+				       suspects > 1 ? ", " : "",
+				       p->entries[p->objects[i]].path);
+	}
+	if (r == 0 && suspects) {
+		(void)buf_printf(a->why,
+				 "the machine went down after %s%s had been "
+				 "written and before it was safe on the disk; "
+				 "write %s again",
+				 names.data,
+				 suspects > NAMES_SHOWN_MAX ? " and others" :
+							      "",
+				 suspects > 1 ? "them" : "it");
+		r = -ECANCELED;
+	}
+	buf_release(&names);
+	weight_staging_free(staged);
+	return r;
+}
+
+/* ---- What it is ---- */
+
+static int read_checkpoint(struct attempt *a, struct checkpoint **ret)
+{
+	const struct payload *p = a->look.payload;
+	auto_free struct checkpoint_file *files = NULL;
+	size_t n = 0;
+
+	files = calloc(p->count + 1, sizeof(*files));
+	if (!files)
+		return -ENOMEM;
+	for (size_t i = 0; i < p->count; i++) {
+		if (p->entries[i].kind != PAYLOAD_FILE)
+			continue;
+		files[n].path = p->entries[i].path;
+		files[n++].size = p->entries[i].size;
+	}
+	return checkpoint_read(a->g->files_fd, files, n, ret, a->why);
+}
+
+/* ---- Commit ---- */
+
+static int write_all(int fd, const struct buf *text)
+{
+	size_t done = 0;
+
+	while (done < text->len) {
+		ssize_t n = write(fd, text->data + done, text->len - done);
+
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		if (n > 0)
+			done += (size_t)n;
+	}
+	return 0;
+}
+
+static int write_manifest(struct weight_group *g, const struct buf *text)
+{
+	bool durable = g->store->config->durability != CONFIG_DURABILITY_NONE;
+	auto_fd int dir =
+		openat(g->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	auto_fd int fd = -1;
+	int r;
+
+	if (dir < 0)
+		return -errno;
+	fd = openat(dir, TREE_MANIFEST_NAME ".tmp",
+		    O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0400);
+	if (fd < 0)
+		return -errno;
+	r = write_all(fd, text);
+	if (r == 0 && durable && fsync(fd) < 0)
+		r = -errno;
+	if (r == 0 && renameat(dir, TREE_MANIFEST_NAME ".tmp", dir,
+			       TREE_MANIFEST_NAME) < 0)
+		r = -errno;
+	if (r == 0 && durable && fsync(dir) < 0)
+		r = -errno;
+	if (durable)
+		metrics_add(METRIC_FSYNCS, 2);
+	return r;
+}
+
+/* The group's directory is named in two more, which have to know it. */
+static int sync_places(struct weight_group *g)
+{
+	char prefix[] = { g->hex[0], g->hex[1], '\0' };
+	auto_fd int fd = openat(g->store->groups_fd, prefix,
+				O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (g->store->config->durability == CONFIG_DURABILITY_NONE)
+		return 0;
+	if (fd < 0 || fsync(fd) < 0 || fsync(g->store->groups_fd) < 0)
+		return -errno;
+	metrics_add(METRIC_FSYNCS, 2 + WEIGHT_TREE_LINEAGE_DEPTH + 1);
+	return tree_dir_sync(g->lineage);
+}
+
+/* Changes modes as publish_mode= says, or back again. */
+static void set_modes(struct attempt *a, bool undo)
+{
+	const struct mode_change *change = &a->g->store->config->publish_mode;
+	const struct payload *p = a->look.payload;
+
+	for (size_t i = 0; i < p->count; i++) {
+		const struct payload_entry *e = &p->entries[i];
+		bool is_dir = e->kind == PAYLOAD_DIR;
+		uint32_t mode;
+
+		if (e->kind == PAYLOAD_SYMLINK)
+			continue;
+		mode = mode_change_apply(change, e->mode, is_dir);
+		if (mode != e->mode)
+			(void)fchmodat(a->g->files_fd, e->path,
+				       undo ? e->mode : mode, 0);
+	}
+}
+
+static int commit(struct attempt *a, const struct publish_result *result)
+{
+	struct weight_group *g = a->g;
+	struct weight_store *s = g->store;
+	const struct weight_publication publication = {
+		.identity = *g->identity,
+		.manifest = result->ref,
+		.policy = s->config->policy,
+		.affinity_count = result->affinity_count,
+		.affinity_digest = result->affinity_digest,
+		.residency = WEIGHT_COLD,
+		.durable = s->config->durability != CONFIG_DURABILITY_NONE,
+	};
+	int r;
+
+	if ((r = write_manifest(g, &result->text)) < 0 ||
+	    (r = sync_places(g)) < 0)
+		return r;
+	if (is_interrupted(a))
+		return -EINTR;
+	set_modes(a, false);
+	(void)pthread_mutex_lock(&s->namespace_lock);
+	metrics_add(METRIC_METADATA_COMMITS, 1);
+	r = wms_publish(s->records, &publication, clock_realtime_ms(), NULL,
+			a->why);
+	(void)pthread_mutex_unlock(&s->namespace_lock);
+	if (r < 0)
+		set_modes(a, true);
+	return r;
+}
+
+static int attempt(struct attempt *a)
+{
+	struct publish_result result = { .text = BUF_INIT };
+	struct checkpoint *ckpt = NULL;
+	int r;
+
+	if ((r = drain(a)) == 0 &&
+	    (r = staging_look(a->g, &a->look, a->why)) == 0 &&
+	    (r = probe_all(a)) == 0 && (r = prepare(a)) == 0 &&
+	    (r = check_boot(a)) == 0 && (r = read_checkpoint(a, &ckpt)) == 0 &&
+	    (r = publish_manifest(a->g, &a->look, ckpt, &result, a->why)) == 0)
+		r = commit(a, &result);
+	if (r < 0)
+		(void)unlinkat(a->g->dirfd, TREE_MANIFEST_NAME, 0);
+	checkpoint_free(ckpt);
+	publish_result_release(&result);
+	return r;
+}
+
+/* ---- After it ---- */
+
+/* Digests are in the manifest now; handles from before become readers. */
+static void settle(struct attempt *a)
+{
+	struct weight_group *g = a->g;
+	bool held;
+
+	for (size_t i = 0; i < a->look.count; i++) {
+		struct weight_file *f = a->look.files[i];
+		struct chunk_list *chunks;
+		bool drop;
+
+		store_lock(g->store);
+		chunks = take_ptr(f->chunks);
+		drop = tree_file_unkeep_locked(f);
+		store_unlock(g->store);
+		chunk_list_free(chunks);
+		if (drop)
+			weight_file_unref(f);
+	}
+	store_lock(g->store);
+	held = g->holders > 0;
+	store_unlock(g->store);
+	if (held)
+		(void)keeper_lease_take(g);
+}
+
+/* A file that only its owner can read is published as it is, with a word. */
+static void warn_private(struct attempt *a)
+{
+	const struct mode_change *change = &a->g->store->config->publish_mode;
+	const struct payload *p = a->look.payload;
+	const char *example = NULL;
+	size_t n = 0;
+
+	for (size_t i = 0; i < p->count; i++) {
+		const struct payload_entry *e = &p->entries[i];
+
+		if (e->kind == PAYLOAD_FILE &&
+		    !(mode_change_apply(change, e->mode, false) & 0044) &&
+		    n++ == 0)
+			example = e->path;
+	}
+	if (n)
+		log_info("generation %llu: %zu files can be read by their "
+			 "owner only, such as '%s' (option publish_mode)",
+			 (unsigned long long)a->g->identity->generation, n,
+			 example);
+}
+
+/* A rename must not answer what makes mv retry, mislead or copy. */
+static int rename_errno(int r)
+{
+	switch (r) {
+	case -EINVAL:
+		return -EPERM;
+	case -EEXIST: /* somebody was faster */
+		return -ENOTEMPTY;
+	case -EUCLEAN:
+	case -EOPNOTSUPP:
+	case -ENOSYS:
+	case -ESTALE:
+	case -EXDEV:
+		return -EIO;
+	default:
+		return r;
+	}
+}
+
+int weight_group_publish(struct weight_group *group, struct weight_dir *new_dir,
+			 const char *new_name, bool noreplace,
+			 const struct weight_waiter *waiter, struct buf *why)
+{
+	uint64_t now = clock_monotonic_ms();
+	uint64_t wait_ms = group->store->config->publish_wait_ms;
+	struct attempt a = {
+		.g = group,
+		.waiter = waiter,
+		.deadline_ms = now + wait_ms,
+		.drained_ms = now + (wait_ms < TREE_DRAIN_MS ? wait_ms :
+							       TREE_DRAIN_MS),
+		.why = why,
+	};
+	int r;
+
+	if ((r = check_place(group, new_dir, new_name, why)) < 0 ||
+	    (r = check_target(group, noreplace, why)) < 0 ||
+	    (r = begin(group, why)) < 0)
+		return r;
+	r = attempt(&a);
+	end(group, r == 0);
+	if (r == 0) {
+		warn_private(&a);
+		settle(&a);
+		metrics_add(METRIC_PUBLISHES, 1);
+		removal_count(WEIGHT_READY, WEIGHT_COLD, 1);
+		weight_group_set_error(group, "");
+	} else {
+		metrics_add(METRIC_PUBLISH_FAILURES, 1);
+	}
+	staging_look_release(&a.look);
+	return rename_errno(r);
+}

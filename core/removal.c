@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Removal: the whole revision or nothing of it.
+ *
+ * The decision is one transaction; from then on the revision is out of sight.
+ * Its bytes go in the background in batches, the manifest last, and then the
+ * tombstone is written. Each step may be the last one before a kill; the next
+ * start goes on from the records.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/dir.h"
+#include "core/holders.h"
+#include "core/log.h"
+#include "core/metrics.h"
+#include "core/tree_priv.h"
+#include "core/weight_key.h"
+
+#define RETRY_MS 1000
+#define SETTLE_MS 50
+
+/* ---- Deleting what is left of a DELETING revision ---- */
+
+struct deletion {
+	struct work work;
+	struct weight_store *store;
+	struct weight_identity *identity;
+};
+
+/* One batch; *ret_done when nothing is left on disk. */
+static int delete_batch(struct weight_store *s, const char *hex, bool *ret_done)
+{
+	char path[2 + 1 + DIGEST_HEX_LEN + 1 + sizeof(TREE_FILES_NAME)];
+	auto_fd int fd = -1;
+	bool empty = true;
+	int r;
+
+	(void)snprintf(path, sizeof(path), "%.2s/%s/" TREE_FILES_NAME, hex,
+		       hex);
+	fd = openat(s->groups_fd, path,
+		    O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 && errno != ENOENT)
+		return -errno;
+	if (fd >= 0) {
+		r = payload_remove_batch(fd, WEIGHT_DELETE_BATCH_MAX, &empty,
+					 NULL);
+		if (r < 0)
+			return r;
+	}
+	if (empty) {
+		r = tree_group_rmdir(s, hex);
+		if (r < 0)
+			return r;
+	}
+	*ret_done = empty;
+	return 0;
+}
+
+static bool is_stopping(struct weight_store *s)
+{
+	bool stopping;
+
+	store_lock(s);
+	stopping = s->stopping;
+	store_unlock(s);
+	return stopping;
+}
+
+static int delete_all(struct weight_store *s, const struct weight_identity *id)
+{
+	char hex[DIGEST_HEX_LEN + 1];
+	bool done = false;
+	int r = weight_group_hex(id, hex);
+
+	while (r == 0 && !done && !is_stopping(s))
+		r = delete_batch(s, hex, &done);
+	if (r < 0 || !done)
+		return r;
+	metrics_add(METRIC_METADATA_COMMITS, 1);
+	r = wms_delete_finish(s->records, id, 0, clock_realtime_ms(), NULL);
+	if (r == 0) {
+		removal_count(WEIGHT_DELETING, WEIGHT_COLD, -1);
+		removal_count(WEIGHT_DELETED, WEIGHT_ABSENT, 1);
+	}
+	return r;
+}
+
+static void deletion_run(struct work *work)
+{
+	struct deletion *d = container_of(work, struct deletion, work);
+	struct weight_store *s = d->store;
+	int r = delete_all(s, d->identity);
+
+	if (r < 0) {
+		(void)log_debug(r, "deleting generation %llu",
+				(unsigned long long)d->identity->generation);
+		metrics_add(METRIC_RECONCILIATION_FAILURES, 1);
+		store_pause(s, RETRY_MS);
+		if (!is_stopping(s)) {
+			workers_submit(s->workers, &d->work);
+			return;
+		}
+	}
+	weight_identity_free(d->identity);
+	free(d);
+	store_background_end(s);
+}
+
+int removal_start(struct weight_store *s, const struct weight_identity *id)
+{
+	struct deletion *d = calloc(1, sizeof(*d));
+	int r;
+
+	if (!d)
+		return -ENOMEM;
+	r = weight_identity_copy(id, &d->identity);
+	if (r < 0) {
+		free(d);
+		return r;
+	}
+	d->store = s;
+	d->work.run = deletion_run;
+	d->work.priority = WORK_BULK;
+	store_background_begin(s);
+	workers_submit(s->workers, &d->work);
+	return 0;
+}
+
+/* ---- The decision ---- */
+
+/* Opens wait from here on, so that nobody comes in while we look around. */
+static int close_door(struct weight_group *g)
+{
+	int r = 0;
+
+	store_lock(g->store);
+	if (g->state != WEIGHT_GROUP_PUBLISHED)
+		r = -ENOENT;
+	else if (g->removing)
+		r = -EBUSY;
+	else
+		g->removing = true;
+	store_unlock(g->store);
+	return r;
+}
+
+static void open_door(struct weight_group *g, bool removed)
+{
+	struct weight_store *s = g->store;
+
+	store_lock(s);
+	g->removing = false;
+	if (removed) {
+		g->state = WEIGHT_GROUP_REMOVED;
+		if (map_find(s->groups, g->hex, DIGEST_HEX_LEN) == g)
+			(void)map_take(s->groups, g->hex, DIGEST_HEX_LEN);
+	}
+	(void)pthread_cond_broadcast(&g->changed);
+	store_unlock(s);
+}
+
+/* Handles that are open, and closed files that were still mapped just now. */
+static int check_handles(struct weight_group *g)
+{
+	uint64_t end = clock_monotonic_ms() + SETTLE_MS;
+	unsigned readers, holders;
+
+	for (;;) {
+		readers = 0;
+		store_lock(g->store);
+		for (struct list *at = g->files.next; at != &g->files;
+		     at = at->next)
+			readers +=
+				container_of(at, struct weight_file, in_group)
+					->readers;
+		holders = g->holders;
+		/* A file that was closed a moment ago is being looked at. */
+		if (!readers && holders && clock_monotonic_ms() < end)
+			store_wait_locked(g->store, &g->changed, 5);
+		else
+			end = 0;
+		store_unlock(g->store);
+		if (end == 0)
+			return readers || holders ? -EBUSY : 0;
+	}
+}
+
+static int check_mappings(struct weight_group *g, struct buf *why)
+{
+	struct staging_look look = { 0 };
+	int held = 0;
+	int r = staging_look(g, &look, why);
+
+	/* A tree that can't be walked is no reason to keep it for ever. */
+	if (r < 0 && r != -ENOMEM && r != -EMFILE) {
+		buf_release(why);
+		return 0;
+	}
+	for (size_t i = 0; r == 0 && i < look.count && held <= 0; i++) {
+		held = holders_any(look.files[i]->fd);
+		if (held > 0)
+			held = holders_any_settle(look.files[i]->fd,
+						  clock_monotonic_ms() +
+							  SETTLE_MS);
+	}
+	staging_look_release(&look);
+	if (r < 0)
+		return r;
+	return held > 0 ? -EBUSY : 0;
+}
+
+static int decide(struct weight_group *g, uint64_t expected, struct buf *why)
+{
+	const struct wms_delete_request request = {
+		.expected_metadata_generation = expected,
+		.ignore_lease_holder = g->store->holder,
+	};
+	struct weight_store *s = g->store;
+	int r;
+
+	r = check_handles(g);
+	if (r == 0)
+		r = check_mappings(g, why);
+	if (r == -EBUSY) {
+		(void)buf_printf(why, "it is open or mapped");
+		tree_group_who(g, false, why);
+	}
+	if (r < 0)
+		return r;
+	(void)pthread_mutex_lock(&s->namespace_lock);
+	metrics_add(METRIC_METADATA_COMMITS, 1);
+	r = wms_delete_begin(s->records, g->identity, &request,
+			     clock_realtime_ms(), NULL);
+	(void)pthread_mutex_unlock(&s->namespace_lock);
+	if (r == -EBUSY)
+		(void)buf_printf(why, "somebody else has a lease on it");
+	else if (r == -ECANCELED)
+		(void)buf_printf(why, "its metadata_generation is another one "
+				      "than was asked for");
+	return r;
+}
+
+/* The record went with the revision. */
+static void forget_lease(struct weight_group *g)
+{
+	struct weight_store *s = g->store;
+	struct weight_tensors *drop;
+	bool leased;
+
+	store_lock(s);
+	leased = !list_empty(&g->in_leased);
+	list_remove(&g->in_leased);
+	g->lease_id = 0;
+	drop = tree_tensors_take_locked(g);
+	store_unlock(s);
+	weight_tensors_unref(drop);
+	if (leased) {
+		metrics_add(METRIC_ACTIVE_LEASES, -1);
+		weight_group_unref(g);
+	}
+}
+
+int weight_group_remove(struct weight_group *group,
+			uint64_t expected_metadata_generation, struct buf *why)
+{
+	struct weight_store *s = group->store;
+	int r = close_door(group);
+
+	if (r == -EBUSY)
+		(void)buf_printf(why, "another removal of it is running");
+	if (r < 0)
+		return r;
+	r = decide(group, expected_metadata_generation, why);
+	open_door(group, r == 0);
+	if (r < 0)
+		return r;
+	metrics_add(METRIC_REMOVALS, 1);
+	removal_count(WEIGHT_READY, WEIGHT_COLD, -1);
+	removal_count(WEIGHT_DELETING, WEIGHT_COLD, 1);
+	forget_lease(group);
+	derived_forget(s->derived, group->hex);
+	if (s->removed)
+		s->removed(s->removed_arg, group);
+	tree_group_let_go(group);
+	return removal_start(s, group->identity);
+}
+
+/* ---- At the start ---- */
+
+static enum metric availability_metric(enum weight_availability a)
+{
+	switch (a) {
+	case WEIGHT_IMPORTING:
+		return METRIC_REVISIONS_IMPORTING;
+	case WEIGHT_READY:
+		return METRIC_REVISIONS_READY;
+	case WEIGHT_DEGRADED:
+		return METRIC_REVISIONS_DEGRADED;
+	case WEIGHT_DELETING:
+		return METRIC_REVISIONS_DELETING;
+	case WEIGHT_DELETED:
+		break;
+	}
+	return METRIC_REVISIONS_DELETED;
+}
+
+static enum metric residency_metric(enum weight_residency r)
+{
+	switch (r) {
+	case WEIGHT_UNKNOWN:
+		return METRIC_RESIDENCY_UNKNOWN;
+	case WEIGHT_HOT:
+		return METRIC_RESIDENCY_HOT;
+	case WEIGHT_COLD:
+		return METRIC_RESIDENCY_COLD;
+	case WEIGHT_MIXED:
+		return METRIC_RESIDENCY_MIXED;
+	case WEIGHT_ABSENT:
+		break;
+	}
+	return METRIC_RESIDENCY_ABSENT;
+}
+
+void removal_count(enum weight_availability availability,
+		   enum weight_residency residency, int delta)
+{
+	metrics_add(availability_metric(availability), delta);
+	metrics_add(residency_metric(residency), delta);
+}
+
+static int note(struct map *known, const struct weight_identity *id)
+{
+	char hex[DIGEST_HEX_LEN + 1];
+	int r = weight_group_hex(id, hex);
+
+	if (r == 0)
+		r = map_put(known, hex, DIGEST_HEX_LEN, known, NULL);
+	return r;
+}
+
+/* A lineage that a power loss took is made again, as root's. */
+static int restore_lineage(struct weight_store *s,
+			   const struct weight_identity *id)
+{
+	cleanup(weight_dir_unref_cleanup) struct weight_dir *lineage = NULL;
+	int r = tree_lineage_find(s, &id->lineage, true, &lineage);
+
+	/* Parts too long for a path exist for the store's own door only. */
+	return r == -ENAMETOOLONG ? 0 : r;
+}
+
+static int note_revisions(struct weight_store *s, struct map *known)
+{
+	struct wms_position at = { 0 };
+	struct weight_metadata *m = NULL;
+	int r;
+
+	while ((r = wms_revision_each(s->records, &at, &m)) == 0) {
+		removal_count(m->availability, m->residency, 1);
+		if (m->availability != WEIGHT_DELETED)
+			r = note(known, &m->identity);
+		if (r == 0 && (m->availability == WEIGHT_READY ||
+			       m->availability == WEIGHT_DEGRADED))
+			r = restore_lineage(s, &m->identity);
+		weight_metadata_free(m);
+		if (r < 0)
+			return r;
+	}
+	return r == -ENOENT ? 0 : r;
+}
+
+static bool has_files(struct weight_store *s, const struct weight_identity *id)
+{
+	char path[2 + 1 + DIGEST_HEX_LEN + 1 + sizeof(TREE_FILES_NAME)];
+	char hex[DIGEST_HEX_LEN + 1];
+	struct stat st;
+
+	if (weight_group_hex(id, hex) < 0)
+		return true;
+	(void)snprintf(path, sizeof(path), "%.2s/%s/" TREE_FILES_NAME, hex,
+		       hex);
+	return fstatat(s->groups_fd, path, &st, AT_SYMLINK_NOFOLLOW) == 0 ||
+	       errno != ENOENT;
+}
+
+/* The record comes before the directory and goes after it. */
+static int note_staged(struct weight_store *s, struct map *known)
+{
+	struct wms_position at = { 0 };
+	struct weight_staging *st = NULL;
+	int r;
+
+	while ((r = wms_staged_each(s->records, &at, &st)) == 0) {
+		if (!has_files(s, &st->identity)) {
+			r = wms_unstage(s->records, &st->identity);
+		} else {
+			r = note(known, &st->identity);
+			if (r == 0)
+				r = restore_lineage(s, &st->identity);
+		}
+		weight_staging_free(st);
+		if (r < 0)
+			return r;
+	}
+	return r == -ENOENT ? 0 : r;
+}
+
+static int sweep_group(struct weight_store *s, const char *hex)
+{
+	bool done = false;
+	int r = 0;
+
+	while (r == 0 && !done)
+		r = delete_batch(s, hex, &done);
+	return r;
+}
+
+static int sweep_prefix(struct weight_store *s, const char *prefix,
+			struct map *known)
+{
+	cleanup(dir_close_cleanup) DIR *d = NULL;
+	const char *name;
+	int r = dir_open(s->groups_fd, prefix, &d);
+
+	if (r < 0)
+		return r;
+	while ((r = dir_next(d, &name)) == 0 && name) {
+		if (strlen(name) != DIGEST_HEX_LEN ||
+		    map_find(known, name, DIGEST_HEX_LEN))
+			continue;
+		r = sweep_group(s, name);
+		if (r < 0)
+			return r;
+	}
+	return r;
+}
+
+int removal_sweep(struct weight_store *s)
+{
+	cleanup(map_free_cleanup) struct map *known = NULL;
+	cleanup(dir_close_cleanup) DIR *d = NULL;
+	const char *name;
+	int r;
+
+	if ((r = map_new(&known)) < 0 || (r = note_revisions(s, known)) < 0 ||
+	    (r = note_staged(s, known)) < 0 ||
+	    (r = dir_open(s->groups_fd, ".", &d)) < 0)
+		return r;
+	while ((r = dir_next(d, &name)) == 0 && name) {
+		if (strlen(name) != 2)
+			continue;
+		r = sweep_prefix(s, name, known);
+		if (r < 0)
+			return r;
+	}
+	return r;
+}
+
+int removal_resume(struct weight_store *s)
+{
+	struct wms_position at = { 0 };
+	struct weight_metadata *m = NULL;
+	int r;
+
+	while ((r = wms_deleting_each(s->records, &at, &m)) == 0) {
+		r = removal_start(s, &m->identity);
+		weight_metadata_free(m);
+		if (r < 0)
+			return r;
+	}
+	return r == -ENOENT ? 0 : r;
+}

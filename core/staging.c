@@ -1,0 +1,547 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What publishing needs of staged files, made in the background: chunk digests
+ * from the moment that nobody writes to a file any more, and the bytes on the
+ * disk. Both are facts about one version of the bytes and void with the next.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/metrics.h"
+#include "core/tree_priv.h"
+
+/* How often a waiter looks at the tree anew for what was added meanwhile. */
+#define LOOK_AGAIN_MS 5000
+#define PROGRESS_MS 1000
+#define MIB (1024.0 * 1024.0)
+
+static bool is_digested(const struct weight_file *f)
+{
+	return f->chunks && f->chunks_version == f->version;
+}
+
+static bool is_synced(const struct weight_file *f)
+{
+	return f->synced_version == f->version ||
+	       f->store->config->durability == CONFIG_DURABILITY_NONE;
+}
+
+/* ---- Digests ---- */
+
+struct digest_ctx {
+	struct weight_file *file; /* a reference */
+	uint64_t version;
+};
+
+static void digest_done(void *arg, int r, struct chunk_list *list)
+{
+	struct digest_ctx *ctx = arg;
+	struct weight_file *f = ctx->file;
+	struct weight_store *s = f->store;
+	struct chunk_list *drop = list;
+	struct chunk_job *job;
+
+	store_lock(s);
+	job = take_ptr(f->job);
+	if (f->version == ctx->version && r == 0) {
+		drop = f->chunks;
+		f->chunks = list;
+		f->chunks_version = f->version;
+	} else if (f->version == ctx->version && r != -ECANCELED) {
+		f->job_error = r;
+	} else if (f->writers == 0 && f->kept) {
+		keeper_queue_locked(f, TREE_PROBE_MS_MIN);
+	}
+	s->jobs--;
+	(void)pthread_cond_broadcast(&f->group->changed);
+	(void)pthread_cond_broadcast(&s->quiet);
+	(void)pthread_cond_broadcast(&s->keeper_wakes);
+	store_unlock(s);
+	if (job)
+		chunk_job_unref(job);
+	chunk_list_free(drop);
+	weight_file_unref(f);
+	free(ctx);
+}
+
+/* Counts the job and its references before it can end. Lock held. */
+static bool job_begin_locked(struct weight_file *f, struct digest_ctx *ctx)
+{
+	enum weight_group_state state = f->group->state;
+
+	if (f->type != S_IFREG || f->writers > 0 || f->job || is_digested(f) ||
+	    (state != WEIGHT_GROUP_STAGED && state != WEIGHT_GROUP_PUBLISHING))
+		return false;
+	ctx->file = f;
+	ctx->version = f->version;
+	f->refs++;
+	f->store->jobs++;
+	tree_file_keep_locked(f);
+	return true;
+}
+
+static void job_failed(struct weight_file *f, int r)
+{
+	store_lock(f->store);
+	f->store->jobs--;
+	/* Out of descriptors is no verdict on the file: try again. */
+	if (r == -EMFILE || r == -ENFILE)
+		keeper_queue_locked(f, 100);
+	else
+		f->job_error = r;
+	(void)pthread_cond_broadcast(&f->group->changed);
+	(void)pthread_cond_broadcast(&f->store->quiet);
+	store_unlock(f->store);
+	weight_file_unref(f);
+}
+
+void staging_digest_start(struct weight_file *f)
+{
+	struct weight_store *s = f->store;
+	struct digest_ctx *ctx = calloc(1, sizeof(*ctx));
+	auto_fd int fd = -1;
+	struct stat st;
+	bool begun;
+	int r;
+
+	if (!ctx)
+		return;
+	store_lock(s);
+	begun = job_begin_locked(f, ctx);
+	store_unlock(s);
+	if (!begun) {
+		free(ctx);
+		return;
+	}
+	r = tree_file_reopen(f, O_RDONLY | O_NONBLOCK, &fd);
+	if (r == 0 && fstat(fd, &st) < 0)
+		r = -errno;
+	if (r == 0) {
+		/* Under the lock, so that the end can't come before f->job. */
+		store_lock(s);
+		r = chunk_job_start(s->hashers, fd, (uint64_t)st.st_size,
+				    digest_done, ctx, &f->job);
+		store_unlock(s);
+	}
+	if (r < 0) {
+		free(ctx);
+		job_failed(f, log_debug(r, "starting a digest"));
+	}
+}
+
+/* ---- Write-back ---- */
+
+struct sync_work {
+	struct work work;
+	struct weight_file *file; /* a reference; syncing is set */
+	uint64_t version;
+	struct tree_seal seal;
+};
+
+/*
+ * The seal first, so that the same fsync makes both durable. A file from
+ * before an unclean boot keeps its old seal: what it holds now is no proof of
+ * what was written.
+ */
+static int sync_and_seal(struct weight_file *f, const struct tree_seal *seal)
+{
+	auto_fd int fd = -1;
+	struct tree_seal old;
+	int r = tree_file_reopen(f, O_RDONLY | O_NONBLOCK, &fd);
+
+	if (r < 0)
+		return r;
+	if (tree_seal_read(f, &old) == 0 && old.epoch == seal->epoch) {
+		r = tree_seal_write(fd, seal);
+		if (r < 0)
+			return r;
+	}
+	metrics_add(METRIC_FSYNCS, 1);
+	return fsync(fd) < 0 ? -errno : 0;
+}
+
+static void sync_run(struct work *work)
+{
+	struct sync_work *w = container_of(work, struct sync_work, work);
+	struct weight_file *f = w->file;
+	struct weight_store *s = f->store;
+	int r = sync_and_seal(f, &w->seal);
+
+	store_lock(s);
+	f->syncing = false;
+	if (r == 0)
+		f->synced_version = w->version;
+	else if (f->version == w->version)
+		f->job_error = r;
+	(void)pthread_cond_broadcast(&f->group->changed);
+	store_unlock(s);
+	weight_file_unref(f);
+	store_background_end(s);
+	free(w);
+}
+
+/* What the seal of a digested file says. Lock held. */
+static struct tree_seal seal_of_locked(const struct weight_file *f)
+{
+	return (struct tree_seal){
+		.epoch = f->store->epoch,
+		.sealed = true,
+		.size = f->chunks->size,
+		.root = f->chunks->root,
+	};
+}
+
+static void sync_start(struct weight_file *f)
+{
+	struct weight_store *s = f->store;
+	struct sync_work *w = calloc(1, sizeof(*w));
+	bool due;
+
+	if (!w)
+		return;
+	store_lock(s);
+	due = is_digested(f) && !is_synced(f) && !f->syncing &&
+	      f->job_error == 0;
+	if (due) {
+		w->work.run = sync_run;
+		w->file = f;
+		w->version = f->version;
+		w->seal = seal_of_locked(f);
+		f->syncing = true;
+		f->refs++;
+	}
+	store_unlock(s);
+	if (!due) {
+		free(w);
+		return;
+	}
+	store_background_begin(s);
+	workers_submit(s->workers, &w->work);
+}
+
+int weight_file_sync(struct weight_file *file, bool data_only)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *g =
+		weight_file_group(file);
+	struct tree_seal seal;
+	uint64_t version;
+	auto_fd int fd = -1;
+	bool known;
+	int r;
+
+	/* What is published is on the disk, or was never to be. */
+	if (weight_group_state(g) == WEIGHT_GROUP_PUBLISHED)
+		return 0;
+	store_lock(file->store);
+	version = file->version;
+	known = file->type == S_IFREG && file->writers == 0 &&
+		is_digested(file);
+	if (known)
+		seal = seal_of_locked(file);
+	store_unlock(file->store);
+
+	if (known) {
+		r = sync_and_seal(file, &seal);
+		if (r < 0)
+			return r;
+		store_lock(file->store);
+		file->synced_version = version;
+		store_unlock(file->store);
+		return 0;
+	}
+	r = tree_file_reopen(file, O_RDONLY | O_NONBLOCK, &fd);
+	if (r < 0)
+		return r;
+	metrics_add(METRIC_FSYNCS, 1);
+	return (data_only ? fdatasync(fd) : fsync(fd)) < 0 ? -errno : 0;
+}
+
+int staging_sync_dirs(struct weight_group *g, const struct staging_look *look)
+{
+	uint64_t version;
+	bool synced;
+	int r;
+
+	store_lock(g->store);
+	version = g->tree_version;
+	synced = g->tree_synced == version + 1;
+	store_unlock(g->store);
+	if (synced || g->store->config->durability == CONFIG_DURABILITY_NONE)
+		return 0;
+	r = payload_sync_dirs(g->files_fd, look->payload);
+	if (r < 0)
+		return r;
+	metrics_add(METRIC_FSYNCS, 1);
+	store_lock(g->store);
+	g->tree_synced = version + 1;
+	store_unlock(g->store);
+	return 0;
+}
+
+/* ---- Looking at a whole tree ---- */
+
+void staging_look_release(struct staging_look *look)
+{
+	for (size_t i = 0; i < look->count; i++)
+		weight_file_unref(look->files[i]);
+	free(look->files);
+	payload_free(look->payload);
+	*look = (struct staging_look){ 0 };
+}
+
+static int look_files(struct weight_group *g, struct staging_look *look,
+		      struct buf *why)
+{
+	const struct payload *p = look->payload;
+
+	look->files = calloc(p->object_count ? p->object_count : 1,
+			     sizeof(struct weight_file *));
+	if (!look->files)
+		return -ENOMEM;
+	for (size_t i = 0; i < p->object_count; i++) {
+		const struct payload_entry *e = &p->entries[p->objects[i]];
+		int r = tree_file_at(g, e->path, &look->files[i]);
+
+		if (r == -ENOENT)
+			r = -EBUSY;
+		if (r < 0) {
+			(void)buf_printf(why,
+					 "'%s' changed while it was looked at",
+					 e->path);
+			return r;
+		}
+		look->count = i + 1;
+	}
+	return 0;
+}
+
+int staging_look(struct weight_group *g, struct staging_look *ret,
+		 struct buf *why)
+{
+	struct staging_look look = { 0 };
+	int r = payload_scan(g->files_fd, &look.payload, why);
+
+	if (r == 0)
+		r = look_files(g, &look, why);
+	if (r < 0)
+		staging_look_release(&look);
+	else
+		*ret = look;
+	return r;
+}
+
+static void need_of_locked(struct weight_file *f, uint64_t size,
+			   struct staging_need *need)
+{
+	need->files++;
+	need->bytes += size;
+	if (f->writers > 0)
+		need->written++;
+	if (is_digested(f)) {
+		need->digested_bytes += size;
+	} else {
+		need->undigested++;
+		if (f->job)
+			need->digested_bytes += chunk_job_bytes_done(f->job);
+	}
+	if (!is_synced(f))
+		need->unsynced++;
+	if (f->job_error < 0 && !need->failed) {
+		need->failed = f;
+		need->error = f->job_error;
+	}
+}
+
+void staging_need(struct weight_group *g, const struct staging_look *look,
+		  struct staging_need *ret)
+{
+	const struct payload *p = look->payload;
+	struct staging_need need = { 0 };
+
+	store_lock(g->store);
+	for (size_t i = 0; i < look->count; i++)
+		need_of_locked(look->files[i], p->entries[p->objects[i]].size,
+			       &need);
+	store_unlock(g->store);
+	*ret = need;
+}
+
+bool staging_need_nothing(const struct staging_need *need)
+{
+	return need->undigested == 0 && need->unsynced == 0 &&
+	       need->written == 0;
+}
+
+void staging_kick(struct weight_group *g, const struct staging_look *look)
+{
+	for (size_t i = 0; i < look->count; i++) {
+		struct weight_file *f = look->files[i];
+		bool digested;
+
+		store_lock(g->store);
+		digested = is_digested(f);
+		if (!digested && !f->job && f->writers == 0 &&
+		    list_empty(&f->in_queue))
+			keeper_queue_locked(f, 0);
+		store_unlock(g->store);
+		if (digested)
+			sync_start(f);
+	}
+}
+
+int staging_progress_line(const struct staging_need *need, struct buf *ret)
+{
+	int r = buf_printf(ret,
+			   "digests: %.1f of %.1f MiB, %zu of %zu files; "
+			   "written back: %zu of %zu files",
+			   (double)need->digested_bytes / MIB,
+			   (double)need->bytes / MIB,
+			   need->files - need->undigested, need->files,
+			   need->files - need->unsynced, need->files);
+
+	if (r == 0 && need->written)
+		r = buf_printf(ret, "; waiting for %zu open for writing",
+			       need->written);
+	return r;
+}
+
+int weight_group_progress(struct weight_group *group, struct buf *ret)
+{
+	struct staging_look look = { 0 };
+	struct staging_need need;
+	struct buf why = BUF_INIT;
+	int r;
+
+	if (weight_group_state(group) == WEIGHT_GROUP_PUBLISHED)
+		return buf_printf(ret, "nothing is pending");
+	r = staging_look(group, &look, &why);
+	if (r == 0) {
+		staging_need(group, &look, &need);
+		r = staging_progress_line(&need, ret);
+		staging_look_release(&look);
+	} else if (r != -ENOMEM) {
+		r = buf_printf(ret, "%s", why.data);
+	}
+	buf_release(&why);
+	return r;
+}
+
+/* ---- Waiting ---- */
+
+static bool is_interrupted(const struct weight_waiter *waiter)
+{
+	return waiter && waiter->interrupted &&
+	       waiter->interrupted(waiter->arg);
+}
+
+static void tell(const struct weight_waiter *waiter,
+		 const struct staging_need *need)
+{
+	struct buf line = BUF_INIT;
+
+	if (waiter && waiter->progress &&
+	    staging_progress_line(need, &line) == 0 &&
+	    buf_append(&line, "\n", 1) == 0)
+		waiter->progress(waiter->arg, line.data);
+	buf_release(&line);
+}
+
+static int say_failed(const struct staging_need *need, struct buf *why)
+{
+	struct buf path = BUF_INIT;
+	int r = need->error;
+
+	(void)tree_file_path(need->failed, &path);
+	(void)buf_printf(why, "'%s' can't be read or written back: %s",
+			 path.data, strerrordesc_np(-r));
+	buf_release(&path);
+	/* Said once; the next attempt tries again. */
+	store_lock(need->failed->store);
+	need->failed->job_error = 0;
+	store_unlock(need->failed->store);
+	return r;
+}
+
+/*
+ * Watches one look until nothing is needed (0), it got old (1), or an error.
+ */
+static int wait_for_look(struct weight_group *g, struct staging_look *look,
+			 const struct weight_waiter *waiter,
+			 uint64_t *next_line_ms, struct buf *why)
+{
+	uint64_t end = clock_monotonic_ms() + LOOK_AGAIN_MS;
+	struct staging_need need;
+
+	for (;;) {
+		uint64_t now = clock_monotonic_ms();
+
+		staging_need(g, look, &need);
+		if (need.failed)
+			return say_failed(&need, why);
+		if (staging_need_nothing(&need))
+			return 0;
+		if (is_interrupted(waiter))
+			return -EINTR;
+		if (now >= *next_line_ms) {
+			tell(waiter, &need);
+			*next_line_ms = now + PROGRESS_MS;
+		}
+		if (now >= end)
+			return 1;
+		staging_kick(g, look);
+		store_lock(g->store);
+		store_wait_locked(g->store, &g->changed, 50);
+		store_unlock(g->store);
+	}
+}
+
+static int wait_check_state(struct weight_group *g)
+{
+	switch (weight_group_state(g)) {
+	case WEIGHT_GROUP_STAGED:
+	case WEIGHT_GROUP_PUBLISHING:
+		return 1;
+	case WEIGHT_GROUP_PUBLISHED:
+		return 0;
+	case WEIGHT_GROUP_REMOVED:
+	case WEIGHT_GROUP_ABORTED:
+		break;
+	}
+	return -ENOENT;
+}
+
+int weight_group_wait(struct weight_group *group,
+		      const struct weight_waiter *waiter, struct buf *why)
+{
+	uint64_t next_line_ms = clock_monotonic_ms() + PROGRESS_MS;
+	int r;
+
+	for (;;) {
+		struct staging_look look = { 0 };
+
+		r = wait_check_state(group);
+		if (r <= 0)
+			return r;
+		r = staging_look(group, &look, why);
+		if (r == -EBUSY) { /* the tree moves under the walk */
+			buf_release(why);
+			store_pause(group->store, 50);
+			if (is_interrupted(waiter))
+				return -EINTR;
+			continue;
+		}
+		if (r == 0)
+			r = wait_for_look(group, &look, waiter, &next_line_ms,
+					  why);
+		if (r == 0)
+			r = staging_sync_dirs(group, &look);
+		staging_look_release(&look);
+		if (r <= 0)
+			return r;
+	}
+}

@@ -1,0 +1,619 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Groups: one generation of a lineage each, from mkdir to the tombstone.
+ *
+ * A group's directory is STORE/groups/<2 hex>/<hash>/ for its whole life. What
+ * it is stands in the records alone.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/holders.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "core/tree_priv.h"
+#include "core/weight_key.h"
+
+#define SET_ID_BITS ((mode_t)(S_ISUID | S_ISGID))
+#define GROUP_PATH_LEN (2 + 1 + DIGEST_HEX_LEN + 1)
+
+static int errno_of(int rc)
+{
+	return rc < 0 ? -errno : 0;
+}
+
+/* "<2 hex>/<hash>", relative to STORE/groups. */
+static void group_path(const char *hex, char ret[static GROUP_PATH_LEN])
+{
+	(void)snprintf(ret, GROUP_PATH_LEN, "%.2s/%s", hex, hex);
+}
+
+struct weight_group *weight_group_ref(struct weight_group *group)
+{
+	store_lock(group->store);
+	group->refs++;
+	store_unlock(group->store);
+	return group;
+}
+
+static void group_free(struct weight_group *g)
+{
+	weight_tensors_unref(g->tensors);
+	if (g->dirfd >= 0)
+		(void)close(g->dirfd);
+	if (g->files_fd >= 0)
+		(void)close(g->files_fd);
+	(void)pthread_cond_destroy(&g->changed);
+	weight_dir_unref(g->lineage);
+	weight_identity_free(g->identity);
+	buf_release(&g->error);
+	free(g->sha256sums);
+	free(g);
+}
+
+void weight_group_unref(struct weight_group *group)
+{
+	bool last;
+
+	if (!group)
+		return;
+	store_lock(group->store);
+	assert(group->refs > 0);
+	last = --group->refs == 0;
+	if (last &&
+	    map_find(group->store->groups, group->hex, DIGEST_HEX_LEN) == group)
+		(void)map_take(group->store->groups, group->hex,
+			       DIGEST_HEX_LEN);
+	if (last)
+		list_remove(&group->in_cached);
+	store_unlock(group->store);
+	if (last)
+		group_free(group);
+}
+
+static int group_open_dirs(struct weight_group *g)
+{
+	char path[GROUP_PATH_LEN];
+
+	group_path(g->hex, path);
+	g->dirfd = openat(g->store->groups_fd, path,
+			  O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (g->dirfd < 0)
+		return -errno;
+	g->files_fd = openat(g->dirfd, TREE_FILES_NAME,
+			     O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	return errno_of(g->files_fd);
+}
+
+static int group_init(struct weight_group *g, struct weight_store *s,
+		      const struct weight_identity *id,
+		      struct weight_dir *lineage)
+{
+	int r;
+
+	g->refs = 1;
+	g->store = s;
+	g->dirfd = -1;
+	g->files_fd = -1;
+	g->error = (struct buf)BUF_INIT;
+	list_init(&g->files);
+	list_init(&g->in_leased);
+	list_init(&g->in_cached);
+	r = store_cond_init(&g->changed);
+	if (r < 0)
+		return r;
+	g->lineage = weight_dir_ref(lineage);
+	if ((r = weight_identity_copy(id, &g->identity)) < 0 ||
+	    (r = weight_group_hex(id, g->hex)) < 0)
+		return r;
+	return group_open_dirs(g);
+}
+
+int tree_group_new(struct weight_store *s, const struct weight_identity *id,
+		   struct weight_dir *lineage, enum weight_group_state state,
+		   struct weight_group **ret)
+{
+	struct weight_group *g = calloc(1, sizeof(*g));
+	struct weight_group *other;
+	int r;
+
+	if (!g)
+		return -ENOMEM;
+	r = group_init(g, s, id, lineage);
+	if (r < 0) {
+		group_free(g);
+		return r;
+	}
+	g->state = state;
+	store_lock(s);
+	other = map_find(s->groups, g->hex, DIGEST_HEX_LEN);
+	if (other)
+		other->refs++;
+	else
+		r = map_add(s->groups, g->hex, DIGEST_HEX_LEN, g);
+	store_unlock(s);
+	if (other || r < 0)
+		group_free(g);
+	if (r < 0)
+		return r;
+	*ret = other ? other : g;
+	return 0;
+}
+
+/* The group if it is in memory; a gone one is taken out of the table. */
+static struct weight_group *find_in_memory(struct weight_store *s,
+					   const char *hex)
+{
+	struct weight_group *g;
+
+	store_lock(s);
+	g = map_find(s->groups, hex, DIGEST_HEX_LEN);
+	if (g && (g->state == WEIGHT_GROUP_REMOVED ||
+		  g->state == WEIGHT_GROUP_ABORTED)) {
+		(void)map_take(s->groups, hex, DIGEST_HEX_LEN);
+		g = NULL;
+	}
+	if (g)
+		g->refs++;
+	store_unlock(s);
+	return g;
+}
+
+static int state_on_record(struct weight_store *s,
+			   const struct weight_identity *id,
+			   enum weight_group_state *ret)
+{
+	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
+	cleanup(weight_staging_free_cleanup) struct weight_staging *st = NULL;
+	int r = wms_get(s->records, id, &m);
+
+	if (r == 0) {
+		if (m->availability != WEIGHT_READY &&
+		    m->availability != WEIGHT_DEGRADED)
+			return -ENOENT;
+		*ret = WEIGHT_GROUP_PUBLISHED;
+		return 0;
+	}
+	if (r != -ENOENT)
+		return r;
+	r = wms_staged_get(s->records, id, &st);
+	if (r == 0)
+		*ret = WEIGHT_GROUP_STAGED;
+	return r;
+}
+
+int tree_group_find(struct weight_store *s, const struct weight_identity *id,
+		    struct weight_dir *lineage, struct weight_group **ret)
+{
+	enum weight_group_state state;
+	char hex[DIGEST_HEX_LEN + 1];
+	struct weight_group *g;
+	int r = weight_group_hex(id, hex);
+
+	if (r < 0)
+		return r;
+	g = find_in_memory(s, hex);
+	if (g) {
+		*ret = g;
+		return 0;
+	}
+	r = state_on_record(s, id, &state);
+	if (r < 0)
+		return r;
+	return tree_group_new(s, id, lineage, state, ret);
+}
+
+/* Parses a generation's name; what is none can't be there. */
+static int identity_of_name(struct weight_dir *lineage, const char *name,
+			    struct weight_identity **ret)
+{
+	uint64_t generation;
+
+	if (lineage->depth != WEIGHT_TREE_LINEAGE_DEPTH ||
+	    weight_generation_parse(name, strlen(name), &generation) < 0)
+		return -ENOENT;
+	return tree_lineage_of(lineage, generation, ret);
+}
+
+static int find_by_name(struct weight_dir *lineage, const char *name,
+			bool published, struct weight_group **ret)
+{
+	cleanup(weight_identity_free_cleanup) struct weight_identity *id = NULL;
+	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
+	enum weight_group_state state;
+	int r = identity_of_name(lineage, name, &id);
+
+	if (r == 0)
+		r = tree_group_find(lineage->store, id, lineage, &g);
+	if (r < 0)
+		return r;
+	state = weight_group_state(g);
+	if (published != (state == WEIGHT_GROUP_PUBLISHED))
+		return -ENOENT;
+	*ret = take_ptr(g);
+	return 0;
+}
+
+int weight_dir_staged(struct weight_dir *lineage, const char *name,
+		      struct weight_group **ret)
+{
+	return find_by_name(lineage, name, false, ret);
+}
+
+int weight_dir_published(struct weight_dir *lineage, const char *name,
+			 struct weight_group **ret)
+{
+	return find_by_name(lineage, name, true, ret);
+}
+
+int weight_dir_next_generation(struct weight_dir *lineage, bool staged,
+			       uint64_t after, uint64_t *ret)
+{
+	cleanup(weight_identity_free_cleanup) struct weight_identity *id = NULL;
+	struct weight_metadata_store *records = lineage->store->records;
+	int r = tree_lineage_of(lineage, 1, &id);
+
+	if (r < 0)
+		return r;
+	if (staged) {
+		struct weight_staging *st = NULL;
+
+		r = wms_staged_next(records, &id->lineage, after, &st);
+		if (r == 0)
+			*ret = st->identity.generation;
+		weight_staging_free(st);
+		return r;
+	}
+	for (;;) {
+		struct weight_metadata *m = NULL;
+		bool visible;
+
+		r = wms_revision_next(records, &id->lineage, after, &m);
+		if (r < 0)
+			return r;
+		after = m->identity.generation;
+		visible = m->availability == WEIGHT_READY ||
+			  m->availability == WEIGHT_DEGRADED;
+		weight_metadata_free(m);
+		if (visible) {
+			*ret = after;
+			return 0;
+		}
+	}
+}
+
+/* ---- What users may ask of a group ---- */
+
+const struct weight_identity *weight_group_identity(
+	const struct weight_group *group)
+{
+	return group->identity;
+}
+
+enum weight_group_state weight_group_state(const struct weight_group *group)
+{
+	enum weight_group_state state;
+
+	store_lock(group->store);
+	state = group->state;
+	store_unlock(group->store);
+	return state;
+}
+
+struct weight_dir *weight_group_lineage(struct weight_group *group)
+{
+	return group->lineage;
+}
+
+int weight_group_root(struct weight_group *group, struct weight_file **ret)
+{
+	int fd = openat(group->files_fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+	return fd < 0 ? -errno : tree_file_adopt(group, fd, ret);
+}
+
+int tree_group_path(struct weight_group *g, struct buf *ret)
+{
+	enum weight_group_state state = weight_group_state(g);
+	bool staged = state != WEIGHT_GROUP_PUBLISHED &&
+		      state != WEIGHT_GROUP_REMOVED;
+	int r = tree_dir_path(g->lineage, ret);
+
+	if (r < 0)
+		return r;
+	return buf_printf(ret, "/%s%llu", staged ? ".staging/" : "",
+			  (unsigned long long)g->identity->generation);
+}
+
+void tree_group_who(struct weight_group *g, bool writers_only, struct buf *why)
+{
+	struct weight_store *s = g->store;
+	auto_free char *mountpoint = NULL;
+	struct buf below = BUF_INIT;
+	struct buf who = BUF_INIT;
+
+	store_lock(s);
+	if (s->mountpoint)
+		mountpoint = strdup(s->mountpoint);
+	store_unlock(s);
+	if (mountpoint && tree_group_path(g, &below) == 0 &&
+	    holders_describe(mountpoint, below.data, writers_only, &who) > 0)
+		(void)buf_printf(why, ": %s", who.data);
+	buf_release(&below);
+	buf_release(&who);
+}
+
+int weight_group_error(struct weight_group *group, struct buf *ret)
+{
+	int r;
+
+	store_lock(group->store);
+	r = buf_append(ret, group->error.data, group->error.len);
+	store_unlock(group->store);
+	return r;
+}
+
+void weight_group_set_error(struct weight_group *group, const char *sentence)
+{
+	struct buf fresh = BUF_INIT;
+	struct buf old;
+
+	if (buf_append(&fresh, sentence, strlen(sentence)) < 0)
+		return;
+	store_lock(group->store);
+	old = group->error;
+	group->error = fresh;
+	store_unlock(group->store);
+	buf_release(&old);
+}
+
+int weight_group_metadata(struct weight_group *group,
+			  struct weight_metadata **ret)
+{
+	int r = wms_get(group->store->records, group->identity, ret);
+
+	return r == -ENOENT ? -ENODATA : r;
+}
+
+/* ---- The gate of mutations ---- */
+
+int weight_group_enter(struct weight_group *group, struct work *parked)
+{
+	int r = 0;
+
+	store_lock(group->store);
+	switch (group->state) {
+	case WEIGHT_GROUP_STAGED:
+		group->mutations++;
+		group->tree_version++;
+		break;
+	case WEIGHT_GROUP_PUBLISHING:
+		parked->next = group->parked;
+		group->parked = parked;
+		r = 1;
+		break;
+	case WEIGHT_GROUP_PUBLISHED:
+		r = -EROFS;
+		break;
+	case WEIGHT_GROUP_REMOVED:
+	case WEIGHT_GROUP_ABORTED:
+		r = -ENOENT;
+		break;
+	}
+	store_unlock(group->store);
+	return r;
+}
+
+void weight_group_leave(struct weight_group *group)
+{
+	store_lock(group->store);
+	assert(group->mutations > 0);
+	if (--group->mutations == 0)
+		(void)pthread_cond_broadcast(&group->changed);
+	store_unlock(group->store);
+}
+
+void tree_unpark_locked(struct weight_group *g)
+{
+	struct work *at = take_ptr(g->parked);
+
+	while (at) {
+		struct work *next = at->next;
+
+		at->next = NULL;
+		workers_submit(g->store->workers, at);
+		at = next;
+	}
+}
+
+/* ---- Staging and aborting ---- */
+
+static int write_file(int dirfd, const char *name, const struct buf *text)
+{
+	auto_fd int fd = openat(dirfd, name,
+				O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+	ssize_t n;
+
+	if (fd < 0)
+		return -errno;
+	n = write(fd, text->data, text->len);
+	if (n < 0)
+		return -errno;
+	return (size_t)n == text->len ? 0 : -ENOSPC;
+}
+
+static int text_member(struct buf *out, const char *key, const char *value)
+{
+	int r = buf_printf(out, "%s\"%s\":", out->len ? "," : "{", key);
+
+	return r < 0 ? r :
+		       json_write_string(out, value, strlen(value), JSON_UTF8);
+}
+
+static int identity_text(const struct weight_identity *id, struct buf *out)
+{
+	int r;
+
+	if ((r = text_member(out, "tenant", id->lineage.tenant)) < 0 ||
+	    (r = text_member(out, "namespace", id->lineage.name_space)) < 0 ||
+	    (r = text_member(out, "resource", id->lineage.resource)) < 0 ||
+	    (r = text_member(out, "revision", id->lineage.revision)) < 0)
+		return r;
+	return buf_printf(out, ",\"weight_generation\":%llu}\n",
+			  (unsigned long long)id->generation);
+}
+
+/* The directory of a group, with files/ as its owner asked for it. */
+static int make_dirs(struct weight_store *s, const char *hex,
+		     const struct weight_identity *id, mode_t mode,
+		     const struct weight_caller *caller)
+{
+	char path[GROUP_PATH_LEN];
+	struct buf text = BUF_INIT;
+	auto_fd int dirfd = -1;
+	int r;
+
+	group_path(hex, path);
+	path[2] = '\0';
+	if (mkdirat(s->groups_fd, path, 0700) < 0 && errno != EEXIST)
+		return -errno;
+	path[2] = '/';
+	if (mkdirat(s->groups_fd, path, 0700) < 0)
+		return -errno;
+	dirfd = openat(s->groups_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dirfd < 0)
+		return -errno;
+	r = identity_text(id, &text);
+	if (r == 0)
+		r = write_file(dirfd, TREE_IDENTITY_NAME, &text);
+	buf_release(&text);
+	if (r < 0)
+		return r;
+	if (mkdirat(dirfd, TREE_FILES_NAME, 0700) < 0 ||
+	    fchownat(dirfd, TREE_FILES_NAME, caller->uid, caller->gid, 0) < 0 ||
+	    fchmodat(dirfd, TREE_FILES_NAME, mode & 07777 & ~SET_ID_BITS, 0) <
+		    0)
+		return -errno;
+	return 0;
+}
+
+int tree_group_rmdir(struct weight_store *s, const char *hex)
+{
+	char path[GROUP_PATH_LEN];
+	auto_fd int dirfd = -1;
+
+	group_path(hex, path);
+	dirfd = openat(s->groups_fd, path,
+		       O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (dirfd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (unlinkat(dirfd, TREE_FILES_NAME, AT_REMOVEDIR) < 0 &&
+	    errno != ENOENT)
+		return -errno;
+	(void)unlinkat(dirfd, TREE_MANIFEST_NAME ".tmp", 0);
+	(void)unlinkat(dirfd, TREE_MANIFEST_NAME, 0);
+	(void)unlinkat(dirfd, TREE_IDENTITY_NAME, 0);
+	if (unlinkat(s->groups_fd, path, AT_REMOVEDIR) < 0 && errno != ENOENT)
+		return -errno;
+	return 0;
+}
+
+static int stage_locked(struct weight_dir *lineage,
+			const struct weight_identity *id, mode_t mode,
+			const struct weight_caller *caller,
+			struct weight_group **ret, struct buf *why)
+{
+	struct weight_store *s = lineage->store;
+	char hex[DIGEST_HEX_LEN + 1];
+	int r = weight_group_hex(id, hex);
+
+	if (r < 0)
+		return r;
+	r = wms_stage(s->records, id, clock_realtime_ms(), why);
+	if (r < 0)
+		return r;
+	r = make_dirs(s, hex, id, mode, caller);
+	if (r == 0)
+		r = tree_group_new(s, id, lineage, WEIGHT_GROUP_STAGED, ret);
+	if (r < 0) {
+		(void)buf_printf(why, "making the group's directory: %s",
+				 strerrordesc_np(-r));
+		(void)tree_group_rmdir(s, hex);
+		(void)wms_unstage(s->records, id);
+	}
+	return r;
+}
+
+int weight_dir_stage(struct weight_dir *lineage, const char *name, mode_t mode,
+		     const struct weight_caller *caller,
+		     struct weight_group **ret, struct buf *why)
+{
+	cleanup(weight_identity_free_cleanup) struct weight_identity *id = NULL;
+	struct weight_store *s = lineage->store;
+	int r = identity_of_name(lineage, name, &id);
+
+	if (r == -ENOENT) {
+		(void)buf_printf(why,
+				 "'%s' is no generation: it takes a whole "
+				 "number from 1, without leading zeros",
+				 name);
+		return -EPERM;
+	}
+	if (r < 0)
+		return r;
+	(void)pthread_mutex_lock(&s->namespace_lock);
+	r = stage_locked(lineage, id, mode, caller, ret, why);
+	(void)pthread_mutex_unlock(&s->namespace_lock);
+	return r;
+}
+
+/* Files of an aborted group that somebody has open live on without a name. */
+static int abort_locked(struct weight_group *g, struct buf *why)
+{
+	struct weight_store *s = g->store;
+	int r = 0;
+
+	store_lock(s);
+	if (g->state != WEIGHT_GROUP_STAGED || g->mutations > 0)
+		r = -EBUSY;
+	else
+		g->state = WEIGHT_GROUP_PUBLISHING; /* nobody enters */
+	store_unlock(s);
+	if (r < 0) {
+		(void)buf_printf(why, "it is being published");
+		return r;
+	}
+	if (unlinkat(g->dirfd, TREE_FILES_NAME, AT_REMOVEDIR) < 0)
+		r = errno == EEXIST ? -ENOTEMPTY : -errno;
+	if (r == 0)
+		r = tree_group_rmdir(s, g->hex);
+	if (r == 0)
+		r = wms_unstage(s->records, g->identity);
+	store_lock(s);
+	g->state = r == 0 ? WEIGHT_GROUP_ABORTED : WEIGHT_GROUP_STAGED;
+	if (r == 0 && map_find(s->groups, g->hex, DIGEST_HEX_LEN) == g)
+		(void)map_take(s->groups, g->hex, DIGEST_HEX_LEN);
+	tree_unpark_locked(g);
+	(void)pthread_cond_broadcast(&g->changed);
+	store_unlock(s);
+	return r;
+}
+
+int weight_dir_unstage(struct weight_dir *lineage, const char *name,
+		       struct buf *why)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
+	struct weight_store *s = lineage->store;
+	int r = weight_dir_staged(lineage, name, &g);
+
+	if (r < 0)
+		return r;
+	(void)pthread_mutex_lock(&s->namespace_lock);
+	r = abort_locked(g, why);
+	(void)pthread_mutex_unlock(&s->namespace_lock);
+	return r;
+}

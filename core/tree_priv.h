@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of a running store: what the files of the two doors share.
+ *
+ *	weight_store.c	opening, settling what was left, closing
+ *	tree_dir.c	directories above a revision
+ *	tree_group.c	groups: finding, staging, aborting, the mutation gate
+ *	tree_file.c	files below a group and what staging may do to them
+ *	tree_tensor.c	tensors and other derived content
+ *	staging.c	digests and write-back of staged files, waiting
+ *	publish.c	the publish attempt; publish_manifest.c what it writes
+ *	lease_keeper.c	open handles, mappings that outlive them, lease records
+ *	removal.c	removing revisions and sweeping what is left of them
+ *
+ * One lock, store->lock, guards all memory that changes; what it guards is
+ * marked [lock]. It is held for a few instructions, never across a system
+ * call that could wait. store->namespace_lock orders changes of what exists
+ * (stage, abort, publish's commit, removal, directories) and is held across
+ * the disk; only workers take it, and before store->lock.
+ *
+ * Reference counts are guarded by the lock too, so that a table lookup and a
+ * last unref can't cross. An object is unlinked from its table under the lock
+ * and torn down after it.
+ */
+#ifndef CORE_TREE_PRIV_H
+#define CORE_TREE_PRIV_H
+
+#include <pthread.h>
+
+#include "core/chunk_digest.h"
+#include "core/cursor.h"
+#include "core/derived.h"
+#include "core/list.h"
+#include "core/manifest.h"
+#include "core/map.h"
+#include "core/payload.h"
+#include "core/util.h"
+#include "core/weight_metadata_store.h"
+#include "core/weight_store.h"
+#include "core/weight_tree.h"
+
+/* Reserved in every directory of a revision. */
+#define TREE_CONTROL_NAME ".weights"
+#define TREE_STAGING_NAME ".staging"
+#define TREE_MANIFEST_NAME "manifest.json"
+#define TREE_IDENTITY_NAME "identity.json"
+#define TREE_FILES_NAME "files"
+/* Of the backing file: when it was staged, and what it held when synced. */
+#define TREE_SEAL_XATTR "user.weights.seal"
+#define TREE_HOLDER_PREFIX "mount:"
+
+/* A lease record may outlive its last use by this, to spare writes. */
+#define TREE_LEASE_LINGER_MS 30000
+/* Digest jobs that run at once; each holds a descriptor. */
+#define TREE_JOBS_MAX 32
+/* First and longest pause between two looks for a mapping. */
+#define TREE_PROBE_MS_MIN 4
+#define TREE_PROBE_MS_MAX 1000
+/* How long a publish attempt waits for writers to go. */
+#define TREE_DRAIN_MS 1000
+
+struct inode_key {
+	dev_t dev;
+	ino_t ino;
+};
+
+struct weight_dir {
+	unsigned refs; /* [lock] */
+	struct weight_store *store;
+	struct weight_dir *parent; /* [lock] NULL for the root */
+	char *name;                /* [lock] as in the path; NULL for root */
+	struct inode_key key;
+	mode_t type; /* S_IFDIR or S_IFLNK */
+	unsigned depth;
+	int fd;           /* O_PATH */
+	struct buf error; /* [lock] last refusal */
+};
+
+/* What a seal on a backing file says. */
+struct tree_seal {
+	uint64_t epoch; /* of the boots, when the file was made or emptied */
+	bool sealed;    /* the rest is set */
+	uint64_t size;
+	struct digest root;
+};
+
+struct weight_file {
+	unsigned refs; /* [lock] */
+	struct weight_store *store;
+	struct weight_group *group; /* [lock] a reference */
+	struct list in_group;       /* [lock] group->files */
+	struct inode_key key;
+	mode_t type; /* S_IFMT bits */
+	int fd;      /* O_PATH; of /dev/null once the group is removed */
+
+	unsigned readers, writers; /* [lock] open handles */
+
+	/*
+	 * [lock] Goes up with everything that may change the bytes. Facts
+	 * about the bytes carry the version they were found at.
+	 */
+	uint64_t version;
+	bool kept; /* a reference of the group's own: it has facts */
+	struct chunk_list *chunks; /* of chunks_version */
+	uint64_t chunks_version;
+	uint64_t synced_version; /* on the disk as of this; 0 never */
+	bool syncing;
+	struct chunk_job *job;
+	int job_error; /* why the last job failed, negative, or 0 */
+
+	/* [lock] The keeper's. On its queue means one reference. */
+	struct list in_queue;
+	uint64_t due_ms;
+	unsigned pause_ms;
+	bool maybe_mapped; /* counted in group->holders */
+};
+
+/* A tensor file that was closed but may still be mapped. */
+struct tensor_hold {
+	struct list in_queue;
+	struct weight_group *group;
+	struct derived_file *file;
+	uint64_t due_ms;
+	unsigned pause_ms;
+};
+
+struct weight_group {
+	unsigned refs; /* [lock] */
+	struct weight_store *store;
+	struct weight_identity *identity;
+	char hex[DIGEST_HEX_LEN + 1]; /* name of its directory, table key */
+	struct weight_dir *lineage;
+	int dirfd;         /* of the group's directory, O_PATH */
+	int files_fd;      /* of files/ in it, O_PATH */
+	struct list files; /* [lock] all weight_files of this group */
+
+	enum weight_group_state state; /* [lock] */
+	pthread_cond_t changed;        /* of anything below, broadcast */
+	unsigned mutations;            /* [lock] between enter and leave */
+	uint64_t tree_version;         /* [lock] goes up with every mutation */
+	uint64_t tree_synced; /* [lock] directories durable as of this */
+	struct work *parked;  /* [lock] to be run after an attempt */
+	struct buf error;     /* [lock] */
+	unsigned writers;     /* [lock] sum over files */
+	bool removing;        /* [lock] a removal is looking around */
+
+	/* [lock] Handles and mappings that keep the lease. */
+	unsigned holders;
+	uint64_t lease_id; /* 0: no record */
+	uint64_t lease_expires_ms;
+	bool lease_busy;        /* a worker is changing the record */
+	uint64_t idle_since_ms; /* monotonic; when holders became 0 */
+	struct list in_leased;  /* store->leased while lease_id != 0 */
+
+	/* [lock] Read from the manifest when first asked for. */
+	struct weight_tensors *tensors;
+	uint64_t tensors_used_ms;
+	struct list in_cached; /* store->cached while tensors is set */
+	char *sha256sums;
+};
+
+struct weight_store {
+	const struct config *config;
+	int fd, lock_fd, tree_fd, groups_fd;
+	struct weight_metadata_store *records;
+	struct workers *workers; /* whatever waits for the disk */
+	struct workers *hashers; /* one per core, at low priority */
+	struct derived *derived;
+	char holder[WEIGHT_COMPONENT_MAX + 1];
+	uint64_t epoch; /* of the boots that ended uncleanly */
+	bool can_lease;
+	struct weight_dir *root;
+
+	pthread_mutex_t namespace_lock;
+	pthread_mutex_t lock;
+	struct map *dirs, *files, *groups; /* [lock] weak */
+	char *mountpoint;                  /* [lock] */
+	weight_removed_fn *removed;        /* set before serving */
+	void *removed_arg;
+
+	/* The keeper thread's. */
+	pthread_t keeper;
+	bool keeper_runs;
+	pthread_cond_t keeper_wakes;
+	bool stopping;        /* [lock] */
+	struct list queue;    /* [lock] staged files to look at */
+	struct list mapped;   /* [lock] published files to look at */
+	struct list holds;    /* [lock] tensor files to look at */
+	struct list leased;   /* [lock] groups with a lease record */
+	struct list cached;   /* [lock] weak: groups with a tensor table */
+	unsigned jobs;        /* [lock] digest jobs running */
+	unsigned background;  /* [lock] deletions, syncs that still run */
+	pthread_cond_t quiet; /* background or jobs went down */
+};
+
+static inline void store_lock(struct weight_store *s)
+{
+	(void)pthread_mutex_lock(&s->lock);
+}
+
+static inline void store_unlock(struct weight_store *s)
+{
+	(void)pthread_mutex_unlock(&s->lock);
+}
+
+/* Waits on a condition of the store's for at most ms. Lock held. */
+void store_wait_locked(struct weight_store *s, pthread_cond_t *cond,
+		       uint64_t ms);
+int store_cond_init(pthread_cond_t *cond);
+
+/* Keeps the store open while something runs in the background. */
+void store_background_begin(struct weight_store *s);
+void store_background_end(struct weight_store *s);
+
+/* Sleeps until ms passed or the store is stopping. */
+void store_pause(struct weight_store *s, uint64_t ms);
+
+/* ---- tree_dir.c ---- */
+
+int tree_dir_open_root(struct weight_store *s);
+/* The lineage's identity; strings are copied into one block. */
+int tree_lineage_of(struct weight_dir *lineage, uint64_t generation,
+		    struct weight_identity **ret);
+/* Walks to a lineage by its parts; with make, makes what is missing. */
+int tree_lineage_find(struct weight_store *s, const struct weight_lineage *l,
+		      bool make, struct weight_dir **ret);
+/* fsync of the lineage and all above it. */
+int tree_dir_sync(struct weight_dir *lineage);
+/* "tenant/namespace/resource/revision" below the mount. */
+int tree_dir_path(struct weight_dir *dir, struct buf *ret);
+
+/* ---- tree_group.c ---- */
+
+/* The group of an identity in the state the records say. -ENOENT. */
+int tree_group_find(struct weight_store *s, const struct weight_identity *id,
+		    struct weight_dir *lineage, struct weight_group **ret);
+int tree_group_new(struct weight_store *s, const struct weight_identity *id,
+		   struct weight_dir *lineage, enum weight_group_state state,
+		   struct weight_group **ret);
+/* "<lineage path>/.staging/7", or without ".staging" once published. */
+int tree_group_path(struct weight_group *g, struct buf *ret);
+/* Removes what is left of an emptied or abandoned group's directory. */
+int tree_group_rmdir(struct weight_store *s, const char *hex);
+void tree_unpark_locked(struct weight_group *g);
+/* Appends who holds files of the group, from what the system shows. */
+void tree_group_who(struct weight_group *g, bool writers_only, struct buf *why);
+
+/* ---- tree_file.c ---- */
+
+/* The object of an opened O_PATH descriptor, which is taken over. */
+int tree_file_adopt(struct weight_group *g, int fd, struct weight_file **ret);
+/* The file at a path below the group's root. */
+int tree_file_at(struct weight_group *g, const char *path,
+		 struct weight_file **ret);
+/* Path of a file below its group's root, "" for the root itself. */
+int tree_file_path(struct weight_file *f, struct buf *ret);
+/* Opens the backing file anew, not through a path that anybody can change. */
+int tree_file_reopen(const struct weight_file *f, int flags, int *ret_fd);
+/* What was known about the bytes is void. Lock held. */
+void tree_file_touch_locked(struct weight_file *f);
+void tree_file_keep_locked(struct weight_file *f);
+/* Drops the group's own reference; true: the caller must unref. Lock held. */
+bool tree_file_unkeep_locked(struct weight_file *f);
+/* Gives up the descriptors of all files, so that their space can be freed. */
+void tree_group_let_go(struct weight_group *g);
+int tree_seal_read(const struct weight_file *f, struct tree_seal *ret);
+int tree_seal_write(int fd, const struct tree_seal *seal);
+
+/* ---- staging.c ---- */
+
+/* The keeper found that nobody writes: start a digest job if one is due. */
+void staging_digest_start(struct weight_file *f);
+
+/* What is known of a group's files, against what publishing needs. */
+struct staging_need {
+	size_t files; /* regular, distinct */
+	uint64_t bytes;
+	size_t undigested;
+	uint64_t digested_bytes;
+	size_t unsynced;
+	size_t written;             /* open for writing */
+	struct weight_file *failed; /* borrowed from the look, or NULL */
+	int error;                  /* why it failed */
+};
+
+/*
+ * The files of one look at a staged tree. files[i] belongs to object i of the
+ * payload.
+ */
+struct staging_look {
+	struct payload *payload;
+	struct weight_file **files;
+	size_t count;
+};
+
+int staging_look(struct weight_group *g, struct staging_look *ret,
+		 struct buf *why);
+void staging_look_release(struct staging_look *look);
+void staging_need(struct weight_group *g, const struct staging_look *look,
+		  struct staging_need *ret);
+bool staging_need_nothing(const struct staging_need *need);
+/* Starts what is missing: digests, then write-back where digests are there. */
+void staging_kick(struct weight_group *g, const struct staging_look *look);
+/* Makes the tree's directories durable unless they are. */
+int staging_sync_dirs(struct weight_group *g, const struct staging_look *look);
+int staging_progress_line(const struct staging_need *need, struct buf *ret);
+
+/* ---- publish_manifest.c ---- */
+
+struct publish_result {
+	struct manifest *manifest;
+	struct buf text;
+	struct weight_manifest_ref ref; /* strings point into the manifest */
+	uint64_t affinity_count;
+	struct digest affinity_digest;
+};
+
+struct checkpoint;
+int publish_manifest(struct weight_group *g, const struct staging_look *look,
+		     const struct checkpoint *ckpt, struct publish_result *ret,
+		     struct buf *why);
+void publish_result_release(struct publish_result *r);
+
+/* ---- lease_keeper.c ---- */
+
+int keeper_start(struct weight_store *s);
+void keeper_stop(struct weight_store *s);
+/* Looks at a file soon (in ms). Lock held. */
+void keeper_queue_locked(struct weight_file *f, uint64_t in_ms);
+/* One more or one fewer reason to keep the group's lease. Lock held. */
+void keeper_hold_locked(struct weight_group *g);
+void keeper_drop_locked(struct weight_group *g);
+/* Makes sure that the record exists and lasts. Waits for the disk. */
+int keeper_lease_take(struct weight_group *g);
+/* After a start: leases of the last daemon against what is really held. */
+void keeper_settle(struct weight_store *s);
+
+/* ---- removal.c ---- */
+
+/* Deletes the bytes of a DELETING revision in the background. */
+int removal_start(struct weight_store *s, const struct weight_identity *id);
+/*
+ * Before serving: sweeps directories of groups that no record knows, drops
+ * records of staged groups that have no directory, and counts revisions.
+ */
+int removal_sweep(struct weight_store *s);
+/* One revision more or less in a state, for the gauges. */
+void removal_count(enum weight_availability availability,
+		   enum weight_residency residency, int delta);
+/* Goes on with deletions that a kill interrupted. */
+int removal_resume(struct weight_store *s);
+
+/* ---- tree_tensor.c ---- */
+
+/* Empties the group's cache; the caller unrefs what it gets. Lock held. */
+struct weight_tensors *tree_tensors_take_locked(struct weight_group *g);
+/* A table that nobody asked for lately, or NULL. Lock held. */
+struct weight_tensors *tree_tensors_idle_locked(struct weight_store *s,
+						uint64_t now);
+
+#endif

@@ -1,0 +1,632 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening a store, settling what its last owner left, and closing it; and the
+ * operations of the door that need no more than the records.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/dir.h"
+#include "core/holders.h"
+#include "core/log.h"
+#include "core/metrics.h"
+#include "core/tree_priv.h"
+#include "core/weight_key.h"
+
+#define LOCK_NAME "lock"
+#define META_NAME "meta"
+#define TREE_NAME "tree"
+#define GROUPS_NAME "groups"
+#define TRIAL_NAME ".trial"
+#define WORKERS 8
+#define LEASE_SWEEP_BATCH 1000
+#define HOST_LEN 256
+
+/* ---- Conditions ---- */
+
+int store_cond_init(pthread_cond_t *cond)
+{
+	pthread_condattr_t attr;
+	int r = pthread_condattr_init(&attr);
+
+	if (r)
+		return -r;
+	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	r = pthread_cond_init(cond, &attr);
+	(void)pthread_condattr_destroy(&attr);
+	return -r;
+}
+
+void store_wait_locked(struct weight_store *s, pthread_cond_t *cond,
+		       uint64_t ms)
+{
+	struct timespec until;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += (time_t)(ms / 1000);
+	until.tv_nsec += (long)(ms % 1000) * 1000000;
+	if (until.tv_nsec >= 1000000000) {
+		until.tv_nsec -= 1000000000;
+		until.tv_sec++;
+	}
+	(void)pthread_cond_timedwait(cond, &s->lock, &until);
+}
+
+void store_background_begin(struct weight_store *s)
+{
+	store_lock(s);
+	s->background++;
+	store_unlock(s);
+}
+
+void store_background_end(struct weight_store *s)
+{
+	store_lock(s);
+	assert(s->background > 0);
+	s->background--;
+	(void)pthread_cond_broadcast(&s->quiet);
+	store_unlock(s);
+}
+
+void store_pause(struct weight_store *s, uint64_t ms)
+{
+	uint64_t end = clock_monotonic_ms() + ms;
+	uint64_t now;
+
+	store_lock(s);
+	while (!s->stopping && (now = clock_monotonic_ms()) < end)
+		store_wait_locked(s, &s->quiet, end - now);
+	store_unlock(s);
+}
+
+/* ---- Opening ---- */
+
+static int say(int r, struct buf *why, const char *what, const char *path)
+{
+	(void)buf_printf(why, "%s '%s': %s", what, path, strerrordesc_np(-r));
+	return r;
+}
+
+/* Whether the directory holds something, and whether that is a store. */
+static int look_inside(int fd, bool *ret_empty, bool *ret_store)
+{
+	cleanup(dir_close_cleanup) DIR *d = NULL;
+	const char *name;
+	int r = dir_open(fd, ".", &d);
+
+	*ret_empty = true;
+	*ret_store = false;
+	while (r == 0 && (r = dir_next(d, &name)) == 0 && name) {
+		if (strcmp(name, "lost+found") == 0)
+			continue;
+		*ret_empty = false;
+		if (strcmp(name, META_NAME) == 0)
+			*ret_store = true;
+	}
+	return r;
+}
+
+static int open_directory(struct weight_store *s, const char *path,
+			  struct buf *why)
+{
+	bool empty, ours;
+	int r;
+
+	if (mkdir(path, 0700) < 0 && errno != EEXIST)
+		return say(-errno, why, "making the store", path);
+	s->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (s->fd < 0)
+		return say(-errno, why, "opening the store", path);
+	r = look_inside(s->fd, &empty, &ours);
+	if (r < 0)
+		return say(r, why, "reading the store", path);
+	if (!empty && !ours) {
+		(void)buf_printf(why,
+				 "'%s' is neither a store nor an empty "
+				 "directory",
+				 path);
+		return -EUCLEAN;
+	}
+	/* The bytes of all tenants lie below: their owner alone goes in. */
+	if (fchmod(s->fd, 0700) < 0)
+		return say(-errno, why, "making private the store", path);
+	return 0;
+}
+
+static int take_lock(struct weight_store *s, const char *path, struct buf *why)
+{
+	s->lock_fd = openat(s->fd, LOCK_NAME,
+			    O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (s->lock_fd < 0)
+		return say(-errno, why, "locking the store", path);
+	if (flock(s->lock_fd, LOCK_EX | LOCK_NB) == 0)
+		return 0;
+	if (errno != EWOULDBLOCK)
+		return say(-errno, why, "locking the store", path);
+	(void)buf_printf(why, "another daemon has the store '%s' open", path);
+	return -EBUSY;
+}
+
+static int open_subdir(int dirfd, const char *name, int *ret)
+{
+	if (mkdirat(dirfd, name, 0700) < 0 && errno != EEXIST)
+		return -errno;
+	*ret = openat(dirfd, name,
+		      O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	return *ret < 0 ? -errno : 0;
+}
+
+static int open_subdirs(struct weight_store *s, const char *path,
+			struct buf *why)
+{
+	int r;
+
+	if ((r = open_subdir(s->fd, TREE_NAME, &s->tree_fd)) < 0 ||
+	    (r = open_subdir(s->fd, GROUPS_NAME, &s->groups_fd)) < 0)
+		return say(r, why, "opening directories of the store", path);
+	/* What users make below the root has their modes; the root is fixed. */
+	if (fchmod(s->tree_fd, 0755) < 0)
+		return say(-errno, why, "opening directories of the store",
+			   path);
+	return 0;
+}
+
+static int open_records(struct weight_store *s, const char *path,
+			struct buf *why)
+{
+	char boot_id[CLOCK_BOOT_ID_LEN + 1];
+	struct buf meta = BUF_INIT;
+	bool unclean = false;
+	bool empty, ours;
+	int r;
+
+	r = buf_printf(&meta, "%s/" META_NAME, path);
+	if (r == 0)
+		r = wms_open(meta.data, &s->records, why);
+	buf_release(&meta);
+	if (r < 0)
+		return r;
+	if (wms_is_new(s->records)) {
+		r = look_inside(s->groups_fd, &empty, &ours);
+		if (r == 0 && !empty) {
+			(void)buf_printf(why,
+					 "the store '%s' has payload and no "
+					 "metadata; put meta/data.mdb back",
+					 path);
+			r = -EUCLEAN;
+		}
+		if (r < 0)
+			return r;
+	}
+	if ((r = clock_boot_id(boot_id)) < 0 ||
+	    (r = wms_begin_boot(s->records, boot_id, &unclean)) < 0 ||
+	    (r = wms_epoch(s->records, &s->epoch)) < 0)
+		return say(r, why, "reading the records of", path);
+	if (unclean)
+		log_info("the machine went down while the store was in use: "
+			 "what was staged before has to prove itself");
+	return 0;
+}
+
+/* Asks the filesystem of the store whether it can tell who has a file. */
+static void try_leases(struct weight_store *s)
+{
+	auto_fd int fd =
+		openat(s->fd, TRIAL_NAME,
+		       O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
+	auto_fd int path_fd = -1;
+
+	if (fd < 0)
+		return;
+	path_fd = openat(s->fd, TRIAL_NAME, O_PATH | O_CLOEXEC);
+	(void)close(take_fd(&fd));
+	s->can_lease = path_fd >= 0 && holders_any(path_fd) == 0;
+	(void)unlinkat(s->fd, TRIAL_NAME, 0);
+}
+
+static int make_parts(struct weight_store *s)
+{
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	unsigned hashers = cores < 1                 ? 1 :
+			   cores > WORKERS_COUNT_MAX ? WORKERS_COUNT_MAX :
+						       (unsigned)cores;
+	uint64_t usable;
+	int r;
+
+	if ((r = config_usable_memory("", &usable)) < 0 ||
+	    (r = map_new(&s->dirs)) < 0 || (r = map_new(&s->files)) < 0 ||
+	    (r = map_new(&s->groups)) < 0 ||
+	    (r = workers_new("worker", WORKERS, 0, &s->workers)) < 0 ||
+	    (r = workers_new("hasher", hashers, WORKERS_NICE_BULK,
+			     &s->hashers)) < 0 ||
+	    (r = derived_new(config_derived_bytes(s->config, usable),
+			     &s->derived)) < 0)
+		return r;
+	return tree_dir_open_root(s);
+}
+
+static void name_holder(struct weight_store *s)
+{
+	char host[HOST_LEN] = "localhost";
+
+	(void)gethostname(host, sizeof(host) - 1);
+	(void)snprintf(s->holder, sizeof(s->holder), TREE_HOLDER_PREFIX "%s",
+		       host);
+}
+
+static int store_init(struct weight_store *s, const struct config *config)
+{
+	int r;
+
+	s->config = config;
+	s->fd = s->lock_fd = s->tree_fd = s->groups_fd = -1;
+	list_init(&s->queue);
+	list_init(&s->mapped);
+	list_init(&s->holds);
+	list_init(&s->leased);
+	list_init(&s->cached);
+	(void)pthread_mutex_init(&s->namespace_lock, NULL);
+	(void)pthread_mutex_init(&s->lock, NULL);
+	name_holder(s);
+	if ((r = store_cond_init(&s->keeper_wakes)) < 0 ||
+	    (r = store_cond_init(&s->quiet)) < 0)
+		return r;
+	return holders_init();
+}
+
+/* Behind the first requests: what is held, and deletions that stopped. */
+struct settling {
+	struct work work;
+	struct weight_store *store;
+};
+
+static void settle_run(struct work *work)
+{
+	struct settling *settling = container_of(work, struct settling, work);
+	struct weight_store *s = settling->store;
+	size_t swept;
+
+	keeper_settle(s);
+	while (wms_lease_sweep(s->records, clock_realtime_ms(),
+			       LEASE_SWEEP_BATCH, &swept) == 0 &&
+	       swept > 0)
+		;
+	(void)removal_resume(s);
+	free(settling);
+	store_background_end(s);
+}
+
+static int settle_start(struct weight_store *s)
+{
+	struct settling *settling = calloc(1, sizeof(*settling));
+
+	if (!settling)
+		return -ENOMEM;
+	settling->work.run = settle_run;
+	settling->store = s;
+	store_background_begin(s);
+	workers_submit(s->workers, &settling->work);
+	return 0;
+}
+
+int weight_store_open(const char *path, const struct config *config,
+		      struct weight_store **ret, struct buf *why)
+{
+	cleanup(weight_store_close_cleanup) struct weight_store *s =
+		calloc(1, sizeof(*s));
+	int r;
+
+	if (!s)
+		return -ENOMEM;
+	if ((r = store_init(s, config)) < 0 ||
+	    (r = open_directory(s, path, why)) < 0 ||
+	    (r = take_lock(s, path, why)) < 0 ||
+	    (r = open_subdirs(s, path, why)) < 0 ||
+	    (r = open_records(s, path, why)) < 0)
+		return r;
+	try_leases(s);
+	r = make_parts(s);
+	if (r == 0)
+		r = removal_sweep(s);
+	if (r == 0)
+		r = keeper_start(s);
+	if (r == 0)
+		r = settle_start(s);
+	if (r < 0)
+		return say(r, why, "starting on the store", path);
+	*ret = take_ptr(s);
+	return 0;
+}
+
+/* ---- Closing ---- */
+
+/* Digests of staged files are worth nothing to the next daemon. */
+static void drop_kept(struct weight_store *s)
+{
+	for (;;) {
+		struct weight_file *found = NULL;
+		struct map_entry e;
+		size_t at;
+
+		store_lock(s);
+		at = map_count(s->files);
+		while (!found && map_next(s->files, &at, &e)) {
+			struct weight_file *f = e.value;
+
+			if (f->job)
+				chunk_job_cancel(f->job);
+			if (!f->job && tree_file_unkeep_locked(f))
+				found = f;
+		}
+		store_unlock(s);
+		if (!found)
+			return;
+		weight_file_unref(found);
+	}
+}
+
+static void wait_quiet(struct weight_store *s)
+{
+	drop_kept(s);
+	store_lock(s);
+	while (s->jobs > 0 || s->background > 0)
+		store_wait_locked(s, &s->quiet, 100);
+	store_unlock(s);
+	drop_kept(s);
+}
+
+/* A clean end promises that staged bytes are where their names are. */
+static void mark_clean(struct weight_store *s)
+{
+	struct wms_position at = { 0 };
+	struct weight_staging *st = NULL;
+
+	if (!s->records || s->epoch == 0)
+		return;
+	if (wms_staged_each(s->records, &at, &st) == 0) {
+		weight_staging_free(st);
+		if (syncfs(s->fd) < 0)
+			return;
+	}
+	(void)wms_mark_clean(s->records);
+}
+
+static void close_fd(int fd)
+{
+	if (fd >= 0)
+		(void)close(fd);
+}
+
+void weight_store_close(struct weight_store *store)
+{
+	if (!store)
+		return;
+	if (store->workers && store->hashers) {
+		keeper_stop(store);
+		wait_quiet(store);
+	}
+	workers_free(store->workers);
+	workers_free(store->hashers);
+	weight_dir_unref(store->root);
+	derived_free(store->derived);
+	mark_clean(store);
+	wms_close(store->records);
+	map_free(store->dirs);
+	map_free(store->files);
+	map_free(store->groups);
+	close_fd(store->groups_fd);
+	close_fd(store->tree_fd);
+	close_fd(store->lock_fd);
+	close_fd(store->fd);
+	(void)pthread_cond_destroy(&store->quiet);
+	(void)pthread_cond_destroy(&store->keeper_wakes);
+	(void)pthread_mutex_destroy(&store->lock);
+	(void)pthread_mutex_destroy(&store->namespace_lock);
+	free(store->mountpoint);
+	free(store);
+}
+
+/* ---- What the running store can do, and what it has to say ---- */
+
+struct workers *weight_tree_workers(struct weight_store *store)
+{
+	return store->workers;
+}
+
+bool weight_tree_can_lease(const struct weight_store *store)
+{
+	return store->can_lease;
+}
+
+int weight_tree_set_mountpoint(struct weight_store *store, const char *path)
+{
+	char *copy = strdup(path);
+	char *old;
+
+	if (!copy)
+		return -ENOMEM;
+	store_lock(store);
+	old = store->mountpoint;
+	store->mountpoint = copy;
+	store_unlock(store);
+	free(old);
+	return 0;
+}
+
+void weight_tree_on_removed(struct weight_store *store, weight_removed_fn *fn,
+			    void *arg)
+{
+	store->removed_arg = arg;
+	store->removed = fn;
+}
+
+int weight_tree_health(struct weight_store *store, struct buf *ret)
+{
+	struct derived_stats derived;
+	size_t staged_files;
+
+	derived_stats(store->derived, &derived);
+	metrics_set(METRIC_DERIVED_BYTES, derived.used_bytes);
+	store_lock(store);
+	staged_files = map_count(store->files);
+	store_unlock(store);
+	return buf_printf(
+		ret,
+		"file leases: %s\n"
+		"tensor files: %s, %llu of %llu MiB in use\n"
+		"files in memory tables: %zu\n"
+		"unclean boots: %llu\n",
+		store->can_lease ?
+			"yes" :
+			"no, the store's filesystem can't tell who reads: "
+			"files are served without passthrough",
+		derived_kind_text(derived_kind(store->derived)),
+		(unsigned long long)(derived.used_bytes >> 20),
+		(unsigned long long)(derived.limit_bytes >> 20), staged_files,
+		(unsigned long long)(store->epoch - 1));
+}
+
+/* Whether the mount's own lease on a revision has anybody behind it. */
+static bool is_held(struct weight_store *s, const struct weight_identity *id)
+{
+	char hex[DIGEST_HEX_LEN + 1];
+	struct weight_group *g;
+	bool held;
+
+	if (weight_group_hex(id, hex) < 0)
+		return false;
+	store_lock(s);
+	g = map_find(s->groups, hex, DIGEST_HEX_LEN);
+	held = g && g->holders > 0;
+	store_unlock(s);
+	return held;
+}
+
+static bool lease_counts(struct weight_store *s, const struct weight_lease *l)
+{
+	if (strcmp(l->holder, s->holder) == 0)
+		return is_held(s, &l->identity);
+	return l->expires_at_ms > clock_realtime_ms();
+}
+
+static int lease_line(const struct weight_lease *l, struct buf *ret)
+{
+	const char *parts[] = { l->identity.lineage.tenant,
+				l->identity.lineage.name_space,
+				l->identity.lineage.resource,
+				l->identity.lineage.revision };
+	int r = buf_printf(ret, "%llu ", (unsigned long long)l->lease_id);
+
+	for (size_t i = 0; i < ARRAY_LEN(parts) && r == 0; i++) {
+		r = weight_path_encode(parts[i], ret);
+		if (r == 0)
+			r = buf_append(ret, "/", 1);
+	}
+	return r < 0 ? r :
+		       buf_printf(ret, "%llu %s expires_at_ms=%llu\n",
+				  (unsigned long long)l->identity.generation,
+				  l->holder,
+				  (unsigned long long)l->expires_at_ms);
+}
+
+int weight_tree_leases(struct weight_store *store, struct buf *ret)
+{
+	uint64_t after = 0;
+	int r = 0;
+
+	while (r == 0) {
+		struct weight_lease *l = NULL;
+
+		r = wms_lease_next(store->records, after, &l);
+		if (r == -ENOENT)
+			return 0;
+		if (r < 0)
+			return r;
+		after = l->lease_id;
+		if (lease_counts(store, l))
+			r = lease_line(l, ret);
+		weight_lease_free(l);
+	}
+	return r;
+}
+
+int weight_group_leases(struct weight_group *group, uint64_t *ret)
+{
+	struct weight_store *s = group->store;
+	struct wms_lease_summary summary;
+	bool own, held;
+	int r = wms_lease_summary(s->records, group->identity,
+				  clock_realtime_ms(), &summary);
+
+	if (r < 0)
+		return r;
+	store_lock(s);
+	own = group->lease_id != 0 &&
+	      group->lease_expires_ms > clock_realtime_ms();
+	held = group->holders > 0;
+	store_unlock(s);
+	if (own && summary.active > 0)
+		summary.active--;
+	*ret = summary.active + held;
+	return 0;
+}
+
+/* ---- The door ---- */
+
+int weight_is_exist(struct weight_store *store,
+		    const struct weight_identity *identity, bool *ret)
+{
+	struct weight_metadata *m = NULL;
+	int r = wms_get(store->records, identity, &m);
+
+	if (r < 0 && r != -ENOENT)
+		return r;
+	*ret = r == 0 && m->availability == WEIGHT_READY;
+	weight_metadata_free(m);
+	return 0;
+}
+
+int weight_get_metadata(struct weight_store *store,
+			const struct weight_identity *identity,
+			struct weight_metadata **ret)
+{
+	return wms_get(store->records, identity, ret);
+}
+
+int weight_get_size(struct weight_store *store,
+		    const struct weight_identity *identity, uint64_t *ret)
+{
+	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
+	int r = wms_get(store->records, identity, &m);
+
+	if (r < 0)
+		return r;
+	if (m->availability != WEIGHT_READY)
+		return -EINPROGRESS;
+	*ret = m->manifest.logical_bytes;
+	return 0;
+}
+
+int weight_remove(struct weight_store *store,
+		  const struct weight_identity *identity,
+		  uint64_t expected_metadata_generation, struct buf *why)
+{
+	cleanup(weight_dir_unref_cleanup) struct weight_dir *lineage = NULL;
+	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
+	int r;
+
+	if ((r = tree_lineage_find(store, &identity->lineage, false,
+				   &lineage)) < 0 ||
+	    (r = tree_group_find(store, identity, lineage, &g)) < 0)
+		return r;
+	if (weight_group_state(g) != WEIGHT_GROUP_PUBLISHED)
+		return -EINPROGRESS;
+	return weight_group_remove(g, expected_metadata_generation, why);
+}
