@@ -290,13 +290,22 @@ static int name_check(struct text name, struct buf *why)
 			     "its name is not valid UTF-8 without NUL bytes");
 }
 
+static void axes_reverse(const struct entry *e, uint64_t *shape)
+{
+	for (unsigned i = 0; i < e->rank; i++)
+		shape[i] = e->axes[e->rank - 1 - i];
+}
+
 /* The number of bytes, from type and axes. */
 static int extent_set(struct entry *e, struct buf *why)
 {
 	uint64_t row = e->rank ? e->axes[0] : 1;
+	uint64_t shape[GGUF_RANK_MAX];
 	uint64_t elems;
 
+	axes_reverse(e, shape);
 	if (tensor_elements(e->axes, e->rank, &elems) < 0 ||
+	    tensor_elements(shape, e->rank, &elems) < 0 ||
 	    __builtin_mul_overflow(elems / e->type->block_elems,
 				   e->type->block_bytes, &e->bytes) ||
 	    e->bytes > INT64_MAX)
@@ -541,8 +550,7 @@ static int table_deliver(const struct table *t, uint64_t base, tensor_fn *fn,
 		};
 		int r;
 
-		for (unsigned a = 0; a < e->rank; a++)
-			info.shape[a] = e->axes[e->rank - 1 - a];
+		axes_reverse(e, info.shape);
 		r = fn(arg, &info, why);
 		if (r < 0)
 			return r;

@@ -22,7 +22,7 @@
  *    belongs to no tensor;
  *  - the alignment is a power of two up to GGUF_ALIGNMENT_MAX;
  *  - tensors without elements are fine; the product of the axes must fit 63
- *    bits at every step, fastest axis first, so 2^32 x 2^32 is refused;
+ *    bits at every step from either end, so 2^32 x 2^32 is refused;
  *  - no axis at all means one element;
  *  - arrays of arrays are refused, as no reader in use takes them;
  *  - a tensor's name is valid UTF-8 of at most GGUF_NAME_MAX bytes without a

@@ -431,11 +431,11 @@ int meta_delete(struct meta_txn *txn, enum meta_db db, const void *key,
 int meta_count(struct meta_txn *txn, enum meta_db db, uint64_t *ret)
 {
 	MDB_stat stat;
-	int rc;
+	int r;
 
-	rc = mdb_stat(txn->txn, txn->m->dbi[db], &stat);
-	if (rc)
-		return meta_err(rc);
+	r = meta_err(mdb_stat(txn->txn, txn->m->dbi[db], &stat));
+	if (r < 0)
+		return r;
 	*ret = stat.ms_entries;
 	return 0;
 }
@@ -446,7 +446,7 @@ int meta_cursor_open(struct meta_txn *txn, enum meta_db db, const void *prefix,
 		     size_t prefix_len, struct meta_cursor **ret)
 {
 	auto_free struct meta_cursor *c = NULL;
-	int rc;
+	int r;
 
 	if (prefix_len > META_KEY_MAX)
 		return log_debug(-ENAMETOOLONG, "prefix of %zu", prefix_len);
@@ -457,9 +457,9 @@ int meta_cursor_open(struct meta_txn *txn, enum meta_db db, const void *prefix,
 	c->prefix_len = prefix_len;
 	if (prefix_len)
 		memcpy(c->prefix, prefix, prefix_len);
-	rc = mdb_cursor_open(txn->txn, txn->m->dbi[db], &c->cursor);
-	if (rc)
-		return meta_err(rc);
+	r = meta_err(mdb_cursor_open(txn->txn, txn->m->dbi[db], &c->cursor));
+	if (r < 0)
+		return r;
 	*ret = take_ptr(c);
 	return 0;
 }

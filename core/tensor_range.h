@@ -6,7 +6,8 @@
  * A reader hands each tensor to a tensor_fn only after the whole file was
  * checked, in the order of the data. What it promises of every one:
  *  - begin <= end <= size of the file;
- *  - end - begin == elements / block_elems * block_bytes, without wrapping;
+ *  - tensor_elements() of its shape succeeds, and end - begin is elements /
+ *    block_elems * block_bytes, without wrapping;
  *  - no two tensors of one file share a byte, and no two share a name;
  *  - name is valid UTF-8.
  *

@@ -21,6 +21,7 @@
 static int schema_body(struct meta_txn *txn, void *arg)
 {
 	struct weight_metadata_store *store = arg;
+	struct meta_bytes boot_id;
 	uint64_t version;
 	int r;
 
@@ -30,8 +31,12 @@ static int schema_body(struct meta_txn *txn, void *arg)
 	if (version > WMS_SCHEMA_VERSION)
 		return log_debug(-EPROTONOSUPPORT, "schema %llu",
 				 (unsigned long long)version);
-	store->is_new = version == 0;
-	if (!store->is_new)
+	r = meta_get(txn, META_DB_STATE, STATE_BOOT_ID, strlen(STATE_BOOT_ID),
+		     &boot_id);
+	if (r < 0 && r != -ENOENT)
+		return r;
+	store->is_new = r == -ENOENT;
+	if (version != 0)
 		return WMS_NOTHING_TO_WRITE;
 	r = wms_state_put(txn, STATE_SCHEMA, WMS_SCHEMA_VERSION);
 	if (r < 0)
@@ -509,7 +514,7 @@ int wms_lineage_in_use(struct weight_metadata_store *store,
 		return r;
 	do {
 		r = wms_revision_next(store, lineage, generation, &m);
-		if (r < 0)
+		if (r != 0)
 			break;
 		generation = m->identity.generation;
 		live = !is_going(m);

@@ -65,8 +65,9 @@ void wms_close(struct weight_metadata_store *store); /* accepts NULL */
 DEFINE_CLEANUP(struct weight_metadata_store *, wms_close)
 
 /*
- * Whether wms_open() made it. When payload is there all the same, the metadata
- * got lost, and what looks like an orphan isn't one.
+ * Whether no boot had begun with it when it was opened. When payload is there
+ * all the same, the metadata got lost, and what looks like an orphan isn't one;
+ * who refuses to begin then will be told so again next time.
  */
 bool wms_is_new(const struct weight_metadata_store *store);
 

@@ -223,6 +223,7 @@ static const struct {
 	{ "overflow",       "w", { 1ULL << 32, 1ULL << 32 }, 2, F32, 0, 64,
 	  -EBADMSG },
 	{ "overflow",       "w", { 1ULL << 62, 4, 0 }, 3, F32, 0, 64, -EBADMSG },
+	{ "overflow",       "w", { 0, 4, 1ULL << 62 }, 3, F32, 0, 64, -EBADMSG },
 	{ "a row of 33",    "w", { 33 },            1, Q4_0, 0, 64, -EBADMSG },
 	{ "a row of 1 ",    "w", { 0 },             0, Q4_0, 0, 64, -EBADMSG },
 	{ "type 4",         "w", { 32 },            1, 4,    0, 64, -EBADMSG },

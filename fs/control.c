@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fs/control.h"
+
+#include <assert.h>
+
+#include "config.h"
+#include "core/clock.h"
+#include "core/metrics.h"
+#include "core/util.h"
+
+/* A reader of wait gets a line about as often. */
+#define LINE_MS 900
+
+enum where {
+	AT_ROOT = 1,
+	IN_STAGED = 2,
+	IN_PUBLISHED = 4,
+};
+
+/* The text of a file, once for each open; or a step of it for wait. */
+static int make_version(struct call *call, struct buf *ret);
+static int make_config(struct call *call, struct buf *ret);
+static int make_health(struct call *call, struct buf *ret);
+static int make_metrics(struct call *call, struct buf *ret);
+static int make_leases(struct call *call, struct buf *ret);
+static int make_metadata(struct call *call, struct buf *ret);
+static int make_sums(struct call *call, struct buf *ret);
+static int wait_step(struct call *call, struct buf *ret);
+
+/* clang-format off */
+static const struct row {
+	const char *name;
+	unsigned where;
+	int (*make)(struct call *call, struct buf *ret); /* NULL: no text */
+	bool waits;    /* perhaps for long */
+	bool manifest; /* served from a descriptor */
+	bool tensors;  /* a directory */
+} rows[] = {
+	{ "version",       AT_ROOT,      make_version,  false, false, false },
+	{ "config",        AT_ROOT,      make_config,   false, false, false },
+	{ "health",        AT_ROOT,      make_health,   false, false, false },
+	{ "metrics",       AT_ROOT,      make_metrics,  false, false, false },
+	{ "leases",        AT_ROOT,      make_leases,   false, false, false },
+	{ "wait",          IN_STAGED | IN_PUBLISHED,
+					 wait_step,     true,  false, false },
+	{ "metadata.json", IN_PUBLISHED, make_metadata, false, false, false },
+	{ "manifest.json", IN_PUBLISHED, NULL,          false, true,  false },
+	{ "sha256sums",    IN_PUBLISHED, make_sums,     true,  false, false },
+	{ "tensors",       IN_PUBLISHED, NULL,          false, false, true  },
+};
+/* clang-format on */
+
+static unsigned where_is(const struct node *control)
+{
+	if (!control->group)
+		return AT_ROOT;
+	switch (weight_group_state(control->group)) {
+	case WEIGHT_GROUP_STAGED:
+	case WEIGHT_GROUP_PUBLISHING:
+		return IN_STAGED;
+	case WEIGHT_GROUP_PUBLISHED:
+		return IN_PUBLISHED;
+	default:
+		return 0;
+	}
+}
+
+int control_find(const struct node *control, const char *name, size_t *ret)
+{
+	unsigned where = where_is(control);
+
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		if (!(rows[i].where & where) || strcmp(rows[i].name, name) != 0)
+			continue;
+		*ret = i;
+		return 0;
+	}
+	return -ENOENT;
+}
+
+bool control_is_tensors(const struct node *control, size_t row)
+{
+	(void)control;
+	assert(row < ARRAY_LEN(rows));
+	return rows[row].tensors;
+}
+
+int control_next(const struct node *control, size_t *at, const char **ret_name,
+		 mode_t *ret_type)
+{
+	unsigned where = where_is(control);
+
+	for (size_t i = *at; i < ARRAY_LEN(rows); i++) {
+		if (!(rows[i].where & where))
+			continue;
+		*at = i + 1;
+		*ret_name = rows[i].name;
+		*ret_type = rows[i].tensors ? S_IFDIR : S_IFREG;
+		return 0;
+	}
+	return -ENOENT;
+}
+
+int control_prepare(struct node *text)
+{
+	int fd, r;
+
+	assert(text->index < ARRAY_LEN(rows));
+	if (!rows[text->index].manifest)
+		return 0;
+	r = weight_group_manifest_open(text->group, &fd);
+	if (r < 0)
+		return r;
+	(void)pthread_mutex_lock(&text->lock);
+	if (text->fd < 0)
+		text->fd = take_fd(&fd);
+	(void)pthread_mutex_unlock(&text->lock);
+	if (fd >= 0)
+		(void)close(fd);
+	return 0;
+}
+
+bool control_waits(const struct node *text)
+{
+	return rows[text->index].waits;
+}
+
+static int make_version(struct call *call, struct buf *ret)
+{
+	(void)call;
+	return buf_printf(ret, "weightfs " WEIGHTFS_VERSION "\n");
+}
+
+static int make_config(struct call *call, struct buf *ret)
+{
+	return config_print(call->fs->config, ret);
+}
+
+static int make_health(struct call *call, struct buf *ret)
+{
+	struct fs *fs = call->fs;
+	int r = weight_tree_health(fs->store, ret);
+
+	if (r == 0)
+		r = passthrough_describe(fs, ret);
+	if (r == 0)
+		r = buf_append(ret, fs->shortcomings.data,
+			       fs->shortcomings.len);
+	return r;
+}
+
+static int make_metrics(struct call *call, struct buf *ret)
+{
+	(void)call;
+	return metrics_write(ret);
+}
+
+static int make_leases(struct call *call, struct buf *ret)
+{
+	return weight_tree_leases(call->fs->store, ret);
+}
+
+static int make_metadata(struct call *call, struct buf *ret)
+{
+	return weight_group_metadata_json(call->node->group, ret);
+}
+
+static int make_sums(struct call *call, struct buf *ret)
+{
+	struct weight_waiter waiter = call_waiter(call, NULL);
+
+	return weight_group_sha256sums(call->node->group, &waiter, ret);
+}
+
+/* Ends this step of a wait with its line; the next READ goes on waiting. */
+static void on_progress(void *arg, const char *line)
+{
+	struct call *call = arg;
+	struct handle *handle = call->handle;
+	uint64_t now = clock_monotonic_ms();
+	bool due;
+
+	(void)pthread_mutex_lock(&handle->lock);
+	due = handle->line_ms == 0 || now - handle->line_ms >= LINE_MS;
+	if (due)
+		handle->line_ms = now;
+	(void)pthread_mutex_unlock(&handle->lock);
+	if (due && buf_printf(&call->out, "%s", line) == 0)
+		call->enough = true;
+}
+
+static int wait_step(struct call *call, struct buf *ret)
+{
+	struct weight_waiter waiter = call_waiter(call, on_progress);
+	struct handle *handle = call->handle;
+	bool over;
+	int r;
+
+	(void)pthread_mutex_lock(&handle->lock);
+	over = handle->over;
+	(void)pthread_mutex_unlock(&handle->lock);
+	if (over)
+		return 0;
+
+	r = weight_group_wait(call->node->group, &waiter, &call->why);
+	if (r == -EINTR && call->enough)
+		return 0;
+	if (r < 0)
+		return r;
+	(void)pthread_mutex_lock(&handle->lock);
+	handle->over = true;
+	(void)pthread_mutex_unlock(&handle->lock);
+	return buf_printf(ret, "ready\n");
+}
+
+static int read_wait(struct call *call)
+{
+	int r = wait_step(call, &call->out);
+
+	/* A line is far shorter than any buffer but a malicious one. */
+	if (r == 0 && call->out.len > call->size)
+		call->out.len = call->size;
+	return r;
+}
+
+/* Makes the text of this open, unless another READ of it just did. */
+static int make_text(struct call *call)
+{
+	struct handle *handle = call->handle;
+	struct buf text = BUF_INIT;
+	int r = rows[call->node->index].make(call, &text);
+
+	(void)pthread_mutex_lock(&handle->lock);
+	if (r == 0 && !handle->text_made) {
+		handle->text = text;
+		text = (struct buf)BUF_INIT;
+		handle->text_made = true;
+	}
+	(void)pthread_mutex_unlock(&handle->lock);
+	buf_release(&text);
+	return r;
+}
+
+int control_read(struct call *call)
+{
+	struct handle *handle = call->handle;
+	size_t at, n;
+	int r = 0;
+
+	if (rows[call->node->index].make == wait_step)
+		return read_wait(call);
+	if (!rows[call->node->index].make)
+		return -EISDIR;
+	(void)pthread_mutex_lock(&handle->lock);
+	if (!handle->text_made) {
+		(void)pthread_mutex_unlock(&handle->lock);
+		r = make_text(call);
+		(void)pthread_mutex_lock(&handle->lock);
+	}
+	if (r == 0) {
+		at = call->offset < handle->text.len ? (size_t)call->offset :
+						       handle->text.len;
+		n = handle->text.len - at;
+		r = buf_append(&call->out, handle->text.data + at,
+			       n < call->size ? n : call->size);
+	}
+	(void)pthread_mutex_unlock(&handle->lock);
+	return r;
+}

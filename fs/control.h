@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Control files: what .weights shows, at the mount's root and in a generation.
+ * Adding one is adding a row to the table in control.c.
+ *
+ * Rows are numbered for as long as the program runs, and nodes keep the number.
+ */
+#ifndef FS_CONTROL_H
+#define FS_CONTROL_H
+
+#include "fs/call.h"
+#include "fs/node.h"
+
+/* Whether name is there now, in a ROOT_CONTROL or GROUP_CONTROL. -ENOENT. */
+int control_find(const struct node *control, const char *name, size_t *ret);
+
+/* Whether the row is the directory of tensors. */
+bool control_is_tensors(const struct node *control, size_t row);
+
+/*
+ * The rows that are there now, one after the other: the first one from row
+ * *at on, or -ENOENT. *at becomes its number plus 1.
+ */
+int control_next(const struct node *control, size_t *at, const char **ret_name,
+		 mode_t *ret_type);
+
+/* Makes a new node of a row ready: opens what is served from a descriptor. */
+int control_prepare(struct node *text);
+
+/*
+ * READ of a text by call: makes it if it wasn't, and answers. May wait: tells
+ * with control_waits() whether that is for long.
+ */
+bool control_waits(const struct node *text);
+int control_read(struct call *call);
+
+#endif

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fs/listing.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+
+#include "core/dir.h"
+#include "fs/control.h"
+
+/* What a directory says of an inode number that it doesn't know. */
+#define UNKNOWN_INO 0xffffffff
+
+struct listing_entry {
+	size_t name; /* where it starts in names */
+	uint64_t ino;
+	mode_t type; /* S_IFMT bits, 0: unknown */
+};
+
+struct listing {
+	struct fs *fs;
+	struct node *node;
+	struct buf names;
+	struct buf entries; /* array of struct listing_entry */
+	size_t count;
+
+	/* Generations: the one that comes at position count + next. */
+	uint64_t next;
+	uint64_t after; /* the generation before it */
+};
+
+static int add(struct listing *l, const char *name, uint64_t ino, mode_t type)
+{
+	struct listing_entry e = {
+		.name = l->names.len,
+		.ino = ino,
+		.type = type,
+	};
+	int r = buf_append(&l->names, name, strlen(name) + 1);
+
+	if (r == 0)
+		r = buf_append(&l->entries, &e, sizeof(e));
+	if (r == 0)
+		l->count++;
+	return r;
+}
+
+/* Names of the real directory behind the node. */
+static int add_real(struct listing *l, int path_fd)
+{
+	cleanup(dir_close_cleanup) DIR *dir = NULL;
+	const struct dirent *d;
+	int r = dir_open(path_fd, ".", &dir);
+
+	/* A removed one has become something else. */
+	if (r == -ENOTDIR)
+		return -ENOENT;
+	if (r < 0)
+		return r;
+	for (;;) {
+		errno = 0;
+		d = readdir(dir);
+		if (!d)
+			return -errno;
+		if (strcmp(d->d_name, ".") == 0 || strcmp(d->d_name, "..") == 0)
+			continue;
+		r = add(l, d->d_name, d->d_ino, DTTOIF(d->d_type));
+		if (r < 0)
+			return r;
+	}
+}
+
+static int add_control(struct listing *l)
+{
+	const char *name;
+	mode_t type;
+	size_t at = 0;
+	int r;
+
+	while ((r = control_next(l->node, &at, &name, &type)) == 0) {
+		r = add(l, name, UNKNOWN_INO, type);
+		if (r < 0)
+			return r;
+	}
+	return r == -ENOENT ? 0 : r;
+}
+
+static int add_dir(struct listing *l)
+{
+	uint64_t generation;
+	int r = add_real(l, weight_dir_fd(l->node->dir));
+
+	if (r == 0 && l->node == l->fs->root)
+		r = add(l, FS_CONTROL_NAME, UNKNOWN_INO, S_IFDIR);
+	if (r < 0 || !node_is_lineage(l->node))
+		return r;
+	r = weight_dir_next_generation(l->node->dir, true, 0, &generation);
+	if (r == -ENOENT)
+		return 0;
+	return r < 0 ? r : add(l, FS_STAGING_NAME, UNKNOWN_INO, S_IFDIR);
+}
+
+static int add_file(struct listing *l)
+{
+	int r = add_real(l, weight_file_fd(l->node->file));
+
+	if (r == 0 && l->node->group_root &&
+	    l->fs->config->control == CONFIG_CONTROL_VISIBLE &&
+	    node_is_published(l->node))
+		r = add(l, FS_CONTROL_NAME, UNKNOWN_INO, S_IFDIR);
+	return r;
+}
+
+static int copy_names(struct listing *l)
+{
+	int r = add(l, ".", l->node->ino, S_IFDIR);
+
+	if (r == 0)
+		r = add(l, "..", UNKNOWN_INO, S_IFDIR);
+	if (r < 0)
+		return r;
+	switch (l->node->kind) {
+	case NODE_DIR:
+		return add_dir(l);
+	case NODE_FILE:
+		return add_file(l);
+	case NODE_ROOT_CONTROL:
+	case NODE_GROUP_CONTROL:
+		return add_control(l);
+	default:
+		return 0;
+	}
+}
+
+int listing_new(struct fs *fs, struct node *node, struct listing **ret)
+{
+	cleanup(listing_free_cleanup) struct listing *l = NULL;
+	int r;
+
+	l = calloc(1, sizeof(*l));
+	if (!l)
+		return -ENOMEM;
+	l->fs = fs;
+	l->node = node_ref(fs, node);
+	l->names = (struct buf)BUF_INIT;
+	l->entries = (struct buf)BUF_INIT;
+	r = copy_names(l);
+	if (r < 0)
+		return r;
+	*ret = take_ptr(l);
+	return 0;
+}
+
+void listing_free(struct listing *l)
+{
+	if (!l)
+		return;
+	node_unref(l->fs, l->node, 1);
+	buf_release(&l->names);
+	buf_release(&l->entries);
+	free(l);
+}
+
+/* One entry to be shown, whatever it comes from. */
+struct shown {
+	const char *name;
+	uint64_t ino;
+	mode_t type;
+	uint64_t generation; /* of the stream of generations */
+	char digits[WEIGHT_GENERATION_LEN_MAX + 1];
+};
+
+/* Errors: -ENOENT at the end. */
+static int show_generation(struct listing *l, uint64_t ordinal,
+			   struct shown *ret)
+{
+	bool staged = l->node->kind == NODE_STAGING;
+	int r;
+
+	if (ordinal < l->next) {
+		l->next = 0;
+		l->after = 0;
+	}
+	for (;;) {
+		r = weight_dir_next_generation(l->node->dir, staged, l->after,
+					       &ret->generation);
+		if (r < 0)
+			return r;
+		if (l->next == ordinal)
+			break;
+		l->next++;
+		l->after = ret->generation;
+	}
+	weight_generation_print(ret->generation, ret->digits);
+	ret->name = ret->digits;
+	ret->ino = UNKNOWN_INO;
+	ret->type = S_IFDIR;
+	return 0;
+}
+
+static int show_tensor(struct listing *l, uint64_t ordinal, struct shown *ret)
+{
+	if (ordinal >= weight_tensors_count(l->node->tensors))
+		return -ENOENT;
+	ret->name =
+		weight_tensors_at(l->node->tensors, (size_t)ordinal)->file_name;
+	ret->ino = UNKNOWN_INO;
+	ret->type = S_IFREG;
+	return 0;
+}
+
+static int show(struct listing *l, uint64_t position, struct shown *ret)
+{
+	struct listing_entry e;
+
+	if (position < l->count) {
+		memcpy(&e, l->entries.data + position * sizeof(e), sizeof(e));
+		ret->name = l->names.data + e.name;
+		ret->ino = e.ino;
+		ret->type = e.type;
+		return 0;
+	}
+	if (l->node->kind == NODE_TENSORS)
+		return show_tensor(l, position - l->count, ret);
+	if (l->node->kind == NODE_STAGING || node_is_lineage(l->node))
+		return show_generation(l, position - l->count, ret);
+	return -ENOENT;
+}
+
+/* The entry was taken: the stream goes on behind it. */
+static void advance(struct listing *l, uint64_t position,
+		    const struct shown *shown)
+{
+	if (position < l->count || shown->generation == 0)
+		return;
+	l->next = position - l->count + 1;
+	l->after = shown->generation;
+}
+
+int listing_fill(struct listing *l, fuse_req_t req, uint64_t position,
+		 char *data, size_t size, size_t *ret_len)
+{
+	size_t used = 0;
+
+	for (;; position++) {
+		struct shown shown = { 0 };
+		struct stat st = { 0 };
+		size_t need;
+		int r = show(l, position, &shown);
+
+		if (r == -ENOENT)
+			break;
+		if (r < 0)
+			return r;
+		st.st_ino = shown.ino;
+		st.st_mode = shown.type;
+		need = fuse_add_direntry(req, data + used, size - used,
+					 shown.name, &st, (off_t)position + 1);
+		if (need > size - used && used == 0)
+			return -EINVAL;
+		if (need > size - used)
+			break;
+		used += need;
+		advance(l, position, &shown);
+	}
+	*ret_len = used;
+	return 0;
+}

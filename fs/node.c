@@ -1,0 +1,662 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fs/node.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <sys/sysmacros.h>
+
+#include "core/cleanup.h"
+#include "core/log.h"
+#include "core/map.h"
+#include "core/util.h"
+#include "fs/control.h"
+
+/* Virtual things have numbers of their own, apart from those of real files. */
+#define SYNTHETIC_INO ((uint64_t)1 << 63)
+#define BLOCK_BYTES 512
+
+struct node_table {
+	pthread_mutex_t lock;
+	struct map *nodes; /* by struct node_key; holds no reference */
+};
+
+/* Bytes of the map's key, so without padding. */
+struct node_key {
+	uint64_t object;
+	uint64_t part; /* kind and index */
+};
+static_assert(sizeof(struct node_key) == 16, "no padding in a key");
+
+static struct node_key key_of(enum node_kind kind, const void *object,
+			      size_t index)
+{
+	return (struct node_key){
+		.object = (uintptr_t)object,
+		.part = ((uint64_t)kind << 56) | (uint64_t)index,
+	};
+}
+
+static const void *object_of(const struct node *node)
+{
+	if (node->file)
+		return node->file;
+	if (node->group)
+		return node->group;
+	return node->dir;
+}
+
+static struct node_key key_of_node(const struct node *node)
+{
+	return key_of(node->kind, object_of(node), node->index);
+}
+
+/* splitmix64: spreads, so that parent and part don't cancel out. */
+static uint64_t mix(uint64_t x)
+{
+	x += 0x9e3779b97f4a7c15;
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+	return x ^ (x >> 31);
+}
+
+static uint64_t synthetic_ino(uint64_t parent, enum node_kind kind,
+			      size_t index)
+{
+	return SYNTHETIC_INO |
+	       mix(mix(parent) ^ (((uint64_t)kind << 56) | (uint64_t)index));
+}
+
+int node_table_new(struct node_table **ret)
+{
+	auto_free struct node_table *table = calloc(1, sizeof(*table));
+	int r;
+
+	if (!table)
+		return -ENOMEM;
+	r = map_new(&table->nodes);
+	if (r < 0)
+		return r;
+	(void)pthread_mutex_init(&table->lock, NULL);
+	*ret = take_ptr(table);
+	return 0;
+}
+
+/* Releases what the node stands for; it is in no table any more. */
+static void node_free(struct fs *fs, struct node *node)
+{
+	passthrough_drop(fs, node);
+	if (node->fd >= 0)
+		(void)close(node->fd);
+	node_unref(fs, node->table, 1);
+	weight_tensors_unref(node->tensors);
+	weight_file_unref(node->file);
+	weight_group_unref(node->group);
+	weight_dir_unref(node->dir);
+	(void)pthread_mutex_destroy(&node->lock);
+	free(node->error);
+	free(node);
+}
+
+static void free_run(struct work *work)
+{
+	struct node *node = container_of(work, struct node, work);
+	struct fs *fs = node->fs;
+
+	node_free(fs, node);
+	fs_end(fs);
+}
+
+static void free_later(struct fs *fs, struct node *node)
+{
+	node->fs = fs;
+	node->work.run = free_run;
+	node->work.priority = WORK_BULK;
+	fs_begin(fs);
+	workers_submit(fs->workers, &node->work);
+}
+
+void node_table_free(struct fs *fs, struct node_table *table)
+{
+	struct map_entry e;
+	size_t at;
+
+	if (!table)
+		return;
+	/* The kernel need not forget what it knew when a mount goes away. */
+	at = map_count(table->nodes);
+	while (map_next(table->nodes, &at, &e)) {
+		struct node *node = e.value;
+
+		(void)map_take(table->nodes, e.key, e.len);
+		node->table = NULL; /* goes in this loop too */
+		node_free(fs, node);
+	}
+	map_free(table->nodes);
+	(void)pthread_mutex_destroy(&table->lock);
+	free(table);
+}
+
+struct node *node_of(struct fs *fs, fuse_ino_t ino)
+{
+	struct node *node;
+
+	static_assert(sizeof(ino) >= sizeof(node), "a node fits its number");
+	if (ino == FUSE_ROOT_ID)
+		return fs->root;
+	memcpy(&node, &ino, sizeof(node));
+	return node;
+}
+
+fuse_ino_t node_id(const struct fs *fs, const struct node *node)
+{
+	return node == fs->root ? FUSE_ROOT_ID : (fuse_ino_t)(uintptr_t)node;
+}
+
+/* The node under the key with one more reference, or NULL. */
+static struct node *find(struct fs *fs, const struct node_key *key)
+{
+	struct node *node;
+
+	(void)pthread_mutex_lock(&fs->nodes->lock);
+	node = map_find(fs->nodes->nodes, key, sizeof(*key));
+	if (node)
+		node->refs++;
+	(void)pthread_mutex_unlock(&fs->nodes->lock);
+	return node;
+}
+
+/*
+ * Adds a node that was made for a thing, or gives it up for the one that
+ * somebody else added meanwhile. Takes it over in any case.
+ */
+static int add(struct fs *fs, struct node *node, struct node **ret)
+{
+	struct node_key key = key_of_node(node);
+	struct node *there;
+	int r = 0;
+
+	(void)pthread_mutex_lock(&fs->nodes->lock);
+	there = map_find(fs->nodes->nodes, &key, sizeof(key));
+	if (there)
+		there->refs++;
+	else
+		r = map_add(fs->nodes->nodes, &key, sizeof(key), node);
+	(void)pthread_mutex_unlock(&fs->nodes->lock);
+
+	if (there || r < 0)
+		node_free(fs, node);
+	if (r < 0)
+		return r;
+	*ret = there ? there : node;
+	return 0;
+}
+
+static struct node *node_new(enum node_kind kind, size_t index)
+{
+	struct node *node = calloc(1, sizeof(*node));
+
+	if (!node)
+		return NULL;
+	node->kind = kind;
+	node->index = index;
+	node->refs = 1;
+	node->fd = -1;
+	(void)pthread_mutex_init(&node->lock, NULL);
+	return node;
+}
+
+int node_of_dir(struct fs *fs, struct weight_dir *dir, struct node **ret)
+{
+	cleanup(weight_dir_unref_cleanup) struct weight_dir *owned = dir;
+	struct node_key key = key_of(NODE_DIR, dir, 0);
+	struct node *node = find(fs, &key);
+	struct stat st;
+	int r;
+
+	if (node) {
+		*ret = node;
+		return 0;
+	}
+	r = weight_dir_stat(dir, &st);
+	if (r < 0)
+		return r;
+	node = node_new(NODE_DIR, 0);
+	if (!node)
+		return -ENOMEM;
+	node->ino = st.st_ino;
+	node->dir = take_ptr(owned);
+	return add(fs, node, ret);
+}
+
+int node_of_file(struct fs *fs, struct weight_file *file, bool group_root,
+		 struct node **ret)
+{
+	cleanup(weight_file_unref_cleanup) struct weight_file *owned = file;
+	struct node_key key = key_of(NODE_FILE, file, 0);
+	struct node *node = find(fs, &key);
+	struct stat st;
+	int r;
+
+	if (node) {
+		*ret = node;
+		return 0;
+	}
+	r = weight_file_stat(file, &st);
+	if (r < 0)
+		return r;
+	node = node_new(NODE_FILE, 0);
+	if (!node)
+		return -ENOMEM;
+	node->ino = st.st_ino;
+	node->group_root = group_root;
+	node->file = take_ptr(owned);
+	return add(fs, node, ret);
+}
+
+/*
+ * A virtual node below or beside parent. Either dir or group, borrowed, is
+ * what it belongs to, or neither.
+ */
+static int node_of_virtual(struct fs *fs, enum node_kind kind, size_t index,
+			   const struct node *parent, struct weight_dir *dir,
+			   struct weight_group *group, struct node **ret)
+{
+	const void *object = group ? (const void *)group : dir;
+	struct node_key key = key_of(kind, object, index);
+	struct node *node = find(fs, &key);
+
+	if (node) {
+		*ret = node;
+		return 0;
+	}
+	node = node_new(kind, index);
+	if (!node)
+		return -ENOMEM;
+	node->ino = synthetic_ino(parent->ino, kind, index);
+	node->dir = dir ? weight_dir_ref(dir) : NULL;
+	node->group = group ? weight_group_ref(group) : NULL;
+	node->like = parent->like;
+	if (parent->kind == NODE_FILE)
+		(void)weight_file_stat(parent->file, &node->like);
+	node->like.st_size = 0;
+	node->like.st_blocks = 0;
+	return add(fs, node, ret);
+}
+
+int node_of_staging(struct fs *fs, struct node *lineage, struct node **ret)
+{
+	return node_of_virtual(fs, NODE_STAGING, 0, lineage, lineage->dir, NULL,
+			       ret);
+}
+
+int node_of_control(struct fs *fs, struct node *parent, struct node **ret)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group = NULL;
+	struct node *node;
+	int r;
+
+	if (parent->kind == NODE_FILE) {
+		group = weight_file_group(parent->file);
+		return node_of_virtual(fs, NODE_GROUP_CONTROL, 0, parent, NULL,
+				       group, ret);
+	}
+	r = node_of_virtual(fs, NODE_ROOT_CONTROL, 0, parent, NULL, NULL,
+			    &node);
+	if (r < 0)
+		return r;
+	node->like.st_atim = fs->started;
+	node->like.st_mtim = fs->started;
+	node->like.st_ctim = fs->started;
+	*ret = node;
+	return 0;
+}
+
+int node_of_text(struct fs *fs, struct node *control, size_t index,
+		 struct node **ret)
+{
+	struct node *node;
+	int r;
+
+	r = node_of_virtual(fs,
+			    control->group ? NODE_GROUP_TEXT : NODE_ROOT_TEXT,
+			    index, control, NULL, control->group, &node);
+	if (r < 0)
+		return r;
+	r = control_prepare(node);
+	if (r < 0) {
+		node_unref(fs, node, 1);
+		return r;
+	}
+	*ret = node;
+	return 0;
+}
+
+int node_of_tensors(struct fs *fs, struct node *control, struct node **ret)
+{
+	cleanup(weight_tensors_unref_cleanup) struct weight_tensors *tensors =
+		NULL;
+	struct node *node;
+	int r;
+
+	r = weight_group_tensors(control->group, &tensors);
+	if (r < 0)
+		return r;
+	r = node_of_virtual(fs, NODE_TENSORS, 0, control, NULL, control->group,
+			    &node);
+	if (r < 0)
+		return r;
+	(void)pthread_mutex_lock(&node->lock);
+	if (!node->tensors)
+		node->tensors = take_ptr(tensors);
+	(void)pthread_mutex_unlock(&node->lock);
+	*ret = node;
+	return 0;
+}
+
+/* Read bits that a directory on the way to a file leaves to others. */
+static mode_t passable(mode_t dir_mode)
+{
+	mode_t mask = 0444;
+
+	if (!(dir_mode & S_IXGRP))
+		mask &= ~(mode_t)S_IRGRP;
+	if (!(dir_mode & S_IXOTH))
+		mask &= ~(mode_t)S_IROTH;
+	return mask;
+}
+
+/*
+ * Owner, mode and times of the file that holds a tensor, so that nobody reads
+ * through a tensor what he may not read as a file.
+ */
+static int tensor_like(struct weight_group *group, const char *path,
+		       struct stat *ret)
+{
+	cleanup(weight_file_unref_cleanup) struct weight_file *at = NULL;
+	auto_free char *copy = strdup(path);
+	mode_t mask = 0444;
+	char *rest = copy;
+	struct stat st;
+	int r;
+
+	if (!copy)
+		return -ENOMEM;
+	r = weight_group_root(group, &at);
+	for (char *name = strsep(&rest, "/"); name && r == 0;
+	     name = strsep(&rest, "/")) {
+		struct weight_file *next;
+
+		r = weight_file_stat(at, &st);
+		if (r == 0)
+			r = weight_file_lookup(at, name, &next);
+		if (r < 0)
+			return r;
+		mask &= passable(st.st_mode);
+		weight_file_unref(at);
+		at = next;
+	}
+	if (r == 0)
+		r = weight_file_stat(at, &st);
+	if (r < 0)
+		return r;
+	st.st_mode &= mask;
+	*ret = st;
+	return 0;
+}
+
+int node_of_tensor(struct fs *fs, struct node *tensors, size_t index,
+		   struct node **ret)
+{
+	const struct weight_tensor *t =
+		weight_tensors_at(tensors->tensors, index);
+	struct node_key key = key_of(NODE_TENSOR, tensors->group, index);
+	struct node *node = find(fs, &key);
+	int r;
+
+	if (node) {
+		*ret = node;
+		return 0;
+	}
+	node = node_new(NODE_TENSOR, index);
+	if (!node)
+		return -ENOMEM;
+	node->ino = synthetic_ino(tensors->ino, NODE_TENSOR, index);
+	node->group = weight_group_ref(tensors->group);
+	node->table = node_ref(fs, tensors);
+	r = tensor_like(tensors->group, t->path, &node->like);
+	if (r < 0) {
+		node_free(fs, node);
+		return r;
+	}
+	node->like.st_size = (off_t)t->len;
+	return add(fs, node, ret);
+}
+
+const struct weight_tensor *node_tensor(const struct node *node)
+{
+	assert(node->kind == NODE_TENSOR);
+	return weight_tensors_at(node->table->tensors, node->index);
+}
+
+struct node *node_find_dir(struct fs *fs, struct weight_dir *dir)
+{
+	struct node_key key = key_of(NODE_DIR, dir, 0);
+
+	return find(fs, &key);
+}
+
+struct node *node_ref(struct fs *fs, struct node *node)
+{
+	(void)pthread_mutex_lock(&fs->nodes->lock);
+	node->refs++;
+	(void)pthread_mutex_unlock(&fs->nodes->lock);
+	return node;
+}
+
+void node_unref(struct fs *fs, struct node *node, uint64_t count)
+{
+	bool last;
+
+	if (!node)
+		return;
+	(void)pthread_mutex_lock(&fs->nodes->lock);
+	assert(node->refs >= count);
+	node->refs -= count;
+	last = node->refs == 0;
+	if (last) {
+		struct node_key key = key_of_node(node);
+
+		(void)map_take(fs->nodes->nodes, &key, sizeof(key));
+	}
+	(void)pthread_mutex_unlock(&fs->nodes->lock);
+	if (!last)
+		return;
+	/* The last close of an unlinked file frees its blocks: that waits. */
+	if (node->file && S_ISREG(weight_file_type(node->file)))
+		free_later(fs, node);
+	else
+		node_free(fs, node);
+}
+
+struct weight_group *node_group(const struct node *node)
+{
+	if (node->file)
+		return weight_file_group(node->file);
+	return node->group ? weight_group_ref(node->group) : NULL;
+}
+
+bool node_is_published(const struct node *node)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(node);
+
+	return group && weight_group_state(group) == WEIGHT_GROUP_PUBLISHED;
+}
+
+bool node_is_lineage(const struct node *node)
+{
+	return node->kind == NODE_DIR &&
+	       weight_dir_depth(node->dir) == WEIGHT_TREE_LINEAGE_DEPTH;
+}
+
+double node_timeout(const struct node *node)
+{
+	switch (node->kind) {
+	case NODE_ROOT_CONTROL:
+	case NODE_TENSORS:
+	case NODE_TENSOR:
+		return FS_TIMEOUT_LONG_S;
+	case NODE_FILE:
+	case NODE_GROUP_CONTROL:
+		return node_is_published(node) ? FS_TIMEOUT_LONG_S :
+						 FS_TIMEOUT_SHORT_S;
+	case NODE_GROUP_TEXT:
+		return node->fd >= 0 ? FS_TIMEOUT_LONG_S : 0;
+	case NODE_ROOT_TEXT:
+		return 0;
+	default:
+		return FS_TIMEOUT_SHORT_S;
+	}
+}
+
+/* A directory that exists here only, with the owner and times of another. */
+static void stat_virtual(const struct node *node, mode_t mode, struct stat *ret)
+{
+	*ret = node->like;
+	ret->st_ino = node->ino;
+	ret->st_mode = mode;
+	ret->st_nlink = S_ISDIR(mode) ? 2 : 1;
+	ret->st_blocks = (ret->st_size + BLOCK_BYTES - 1) / BLOCK_BYTES;
+}
+
+static int stat_text(const struct node *node, struct stat *ret)
+{
+	struct stat st;
+
+	stat_virtual(node, S_IFREG | 0444, ret);
+	if (node->fd < 0)
+		return 0;
+	if (fstat(node->fd, &st) != 0)
+		return -errno;
+	ret->st_size = st.st_size;
+	ret->st_blocks = st.st_blocks;
+	ret->st_mtim = st.st_mtim;
+	return 0;
+}
+
+int node_stat(struct node *node, struct stat *ret)
+{
+	struct stat st = { 0 };
+	int r = 0;
+
+	switch (node->kind) {
+	case NODE_DIR:
+		r = weight_dir_stat(node->dir, &st);
+		break;
+	case NODE_STAGING:
+		r = weight_dir_stat(node->dir, &st);
+		st.st_ino = node->ino;
+		st.st_nlink = 2;
+		break;
+	case NODE_FILE:
+		r = weight_file_stat(node->file, &st);
+		break;
+	case NODE_ROOT_TEXT:
+	case NODE_GROUP_TEXT:
+		r = stat_text(node, &st);
+		break;
+	case NODE_TENSOR:
+		stat_virtual(node, S_IFREG | (node->like.st_mode & 0777), &st);
+		break;
+	default:
+		stat_virtual(node, S_IFDIR | 0555, &st);
+		break;
+	}
+	if (r < 0)
+		return r;
+	st.st_blksize = WEIGHT_FILE_BLKSIZE;
+	*ret = st;
+	return 0;
+}
+
+void node_drop_group(struct fs *fs, const struct weight_group *group)
+{
+	auto_free struct node **found = NULL;
+	size_t count = 0;
+	struct map_entry e;
+	size_t at;
+
+	/* The last close of a removed file may take long: not under the lock. */
+	(void)pthread_mutex_lock(&fs->nodes->lock);
+	at = map_count(fs->nodes->nodes);
+	found = calloc(at + 1, sizeof(*found));
+	while (found && map_next(fs->nodes->nodes, &at, &e)) {
+		cleanup(weight_group_unref_cleanup) struct weight_group *of =
+			node_group(e.value);
+
+		if (of != group)
+			continue;
+		found[count] = e.value;
+		found[count++]->refs++;
+	}
+	(void)pthread_mutex_unlock(&fs->nodes->lock);
+
+	for (size_t i = 0; i < count; i++) {
+		passthrough_drop(fs, found[i]);
+		node_unref(fs, found[i], 1);
+	}
+}
+
+/* What the kernel calls the file of a descriptor, from behind mark on. */
+static void path_below(int fd, const char *mark, struct buf *ret)
+{
+	char link[sizeof("/proc/self/fd/") + 11];
+	char path[4096];
+	const char *at;
+	ssize_t n;
+
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	n = readlink(link, path, sizeof(path) - 1);
+	if (n < 0)
+		return;
+	path[n] = '\0';
+	at = strstr(path, mark);
+	if (at)
+		(void)buf_printf(ret, "%s", at + strlen(mark));
+}
+
+static void path_of_group(struct weight_group *group, struct buf *ret)
+{
+	path_below(weight_dir_fd(weight_group_lineage(group)), "/tree/", ret);
+	(void)buf_printf(
+		ret, "/%s%llu",
+		weight_group_state(group) == WEIGHT_GROUP_PUBLISHED ?
+			"" :
+			FS_STAGING_NAME "/",
+		(unsigned long long)weight_group_identity(group)->generation);
+}
+
+void node_path(const struct node *node, const char *name, struct buf *ret)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(node);
+
+	if (group)
+		path_of_group(group, ret);
+	else if (node->dir)
+		path_below(weight_dir_fd(node->dir), "/tree/", ret);
+	if (node->kind == NODE_STAGING)
+		(void)buf_printf(ret, "/" FS_STAGING_NAME);
+	if (node->file && !node->group_root) {
+		(void)buf_printf(ret, "/");
+		path_below(weight_file_fd(node->file), "/files/", ret);
+	}
+	if (!node->file && (group || node->kind == NODE_ROOT_CONTROL ||
+			    node->kind == NODE_ROOT_TEXT))
+		(void)buf_printf(ret, "/" FS_CONTROL_NAME);
+	if (node->kind == NODE_TENSOR)
+		(void)buf_printf(ret, "/tensors/%s",
+				 node_tensor(node)->file_name);
+	if (name)
+		(void)buf_printf(ret, "/%s", name);
+}

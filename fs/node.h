@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nodes: what the kernel knows by number. A number is a pointer to its node,
+ * but for FUSE_ROOT_ID.
+ *
+ *	kind		holds			is
+ *	DIR		dir			a directory above a revision, or
+ *						a user's symlink in a lineage
+ *	STAGING		dir (the lineage)	.staging
+ *	FILE		file			anything below a generation, and
+ *						its root directory
+ *	ROOT_CONTROL				.weights of the mount
+ *	ROOT_TEXT	index			a row of its table
+ *	GROUP_CONTROL	group			.weights of a generation
+ *	GROUP_TEXT	group, index		a row of its table
+ *	TENSORS		group, tensors		.weights/tensors
+ *	TENSOR		group, table, index	one tensor
+ *
+ * There is one node for one thing, so hard links and repeated lookups share it
+ * and its backing id, and a generation's nodes live on through publishing.
+ *
+ * Ownership: reference counted; +1 for each reply that tells the kernel about
+ * it (entry, create), -n for each FORGET of n, and one for each call that is
+ * on its way. The node owns references to what it stands for.
+ *
+ * Threads: any. The table's lock guards counts and is not held while anything
+ * is opened or closed. A node's own lock guards what is marked so; it is
+ * taken inside no other but the table's.
+ */
+#ifndef FS_NODE_H
+#define FS_NODE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include "core/weight_tree.h"
+#include "core/workers.h"
+#include "fs/fs.h"
+
+enum node_kind {
+	NODE_DIR = 1,
+	NODE_STAGING,
+	NODE_FILE,
+	NODE_ROOT_CONTROL,
+	NODE_ROOT_TEXT,
+	NODE_GROUP_CONTROL,
+	NODE_GROUP_TEXT,
+	NODE_TENSORS,
+	NODE_TENSOR,
+};
+
+struct node {
+	enum node_kind kind;
+	bool group_root; /* a FILE that is the root of its generation */
+	size_t index;
+	uint64_t refs; /* under the table's lock */
+	uint64_t ino;  /* what stat shows */
+	struct weight_dir *dir;
+	struct weight_file *file;
+	struct weight_group *group;
+	struct weight_tensors *tensors; /* of TENSORS */
+	struct node *table;             /* of a TENSOR: its TENSORS, a ref */
+	int fd;                         /* manifest.json, else -1 */
+	struct stat like; /* virtual ones: owner, mode and times */
+
+	struct work work; /* frees it */
+	struct fs *fs;    /* for work */
+
+	pthread_mutex_t lock;
+	unsigned opens;     /* under lock */
+	bool passed;        /* under lock; true only while opens > 0 matters */
+	int32_t backing_id; /* under lock; 0: none */
+	char *error;        /* under lock; DIR: the last refusal, or NULL */
+};
+
+/* Errors: -ENOMEM. */
+int node_table_new(struct node_table **ret);
+void node_table_free(struct fs *fs, struct node_table *table);
+
+struct node *node_of(struct fs *fs, fuse_ino_t ino); /* borrowed */
+fuse_ino_t node_id(const struct fs *fs, const struct node *node);
+
+/*
+ * The node for a thing, with one reference for the caller. The reference to
+ * the thing is taken over, also on failure. Errors: -ENOMEM and what asking
+ * for its attributes answered.
+ */
+int node_of_dir(struct fs *fs, struct weight_dir *dir, struct node **ret);
+int node_of_file(struct fs *fs, struct weight_file *file, bool group_root,
+		 struct node **ret);
+
+/* The virtual ones, found from the node that they are in. */
+int node_of_staging(struct fs *fs, struct node *lineage, struct node **ret);
+int node_of_control(struct fs *fs, struct node *parent, struct node **ret);
+int node_of_text(struct fs *fs, struct node *control, size_t index,
+		 struct node **ret);
+int node_of_tensors(struct fs *fs, struct node *control, struct node **ret);
+int node_of_tensor(struct fs *fs, struct node *tensors, size_t index,
+		   struct node **ret);
+
+/* What the tensor table says; lives as long as the node. */
+const struct weight_tensor *node_tensor(const struct node *node);
+
+/* The DIR node of a directory if there is one, with a reference, or NULL. */
+struct node *node_find_dir(struct fs *fs, struct weight_dir *dir);
+
+struct node *node_ref(struct fs *fs, struct node *node);
+void node_unref(struct fs *fs, struct node *node, uint64_t count);
+
+/* The group that the node is in, with a reference, or NULL above groups. */
+struct weight_group *node_group(const struct node *node);
+bool node_is_published(const struct node *node);
+bool node_is_lineage(const struct node *node);
+/* Whether the kernel may keep what it knows of the node. */
+double node_timeout(const struct node *node);
+
+/* Fast for all kinds. Errors: what the thing answers. */
+int node_stat(struct node *node, struct stat *ret);
+
+/* Gives up the idle backing ids and descriptors of a group that is gone. */
+void node_drop_group(struct fs *fs, const struct weight_group *group);
+
+/*
+ * Appends the path of name in the node, or of the node itself if name is NULL,
+ * as seen from the mount's root. For messages.
+ */
+void node_path(const struct node *node, const char *name, struct buf *ret);
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fs/refusal.h"
+
+#include "core/cleanup.h"
+#include "core/log.h"
+#include "core/metrics.h"
+
+const char refusal_published[] =
+	"a published generation never changes; stage another one, or remove "
+	"this one as a whole with user.weights.remove";
+
+/* These mean that something is wrong with the machine, not the request. */
+static bool is_trouble(int err)
+{
+	return err == -EIO || err == -ENOSPC || err == -EDQUOT ||
+	       err == -EUCLEAN || err == -ENOMEM || err == -EMFILE ||
+	       err == -ENFILE;
+}
+
+static void set_dir_error(struct node *node, const char *why)
+{
+	char *copy = strdup(why);
+	char *old;
+
+	if (!copy)
+		return;
+	(void)pthread_mutex_lock(&node->lock);
+	old = node->error;
+	node->error = copy;
+	(void)pthread_mutex_unlock(&node->lock);
+	free(old);
+}
+
+static void keep(struct fs *fs, struct node *node, const char *why)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(node);
+	struct node *dir;
+
+	if (group) {
+		weight_group_set_error(group, why);
+		return;
+	}
+	dir = node->dir ? node_find_dir(fs, node->dir) : NULL;
+	if (!dir)
+		return;
+	set_dir_error(dir, why);
+	node_unref(fs, dir, 1);
+}
+
+void refusal_note(struct fs *fs, int err, struct node *node, const char *name,
+		  const char *why)
+{
+	struct buf path = BUF_INIT;
+
+	if (err == -EROFS)
+		metrics_add(METRIC_GROUP_GUARD_REFUSALS, 1);
+	if (why[0] == '\0' && err == -EROFS)
+		why = refusal_published;
+	if (why[0] == '\0' && !is_trouble(err))
+		return;
+	node_path(node, name, &path);
+	if (why[0] != '\0')
+		keep(fs, node, why);
+	if (is_trouble(err))
+		log_warn(err, "'%s': %s", path.data, why);
+	else
+		log_info("refused '%s': %s (%s)", path.data, why,
+			 strerror(-err));
+	buf_release(&path);
+}
+
+int refusal_get(struct fs *fs, struct node *node, struct buf *ret)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(node);
+	int r = 0;
+
+	(void)fs;
+	if (group)
+		return weight_group_error(group, ret);
+	(void)pthread_mutex_lock(&node->lock);
+	if (node->error)
+		r = buf_printf(ret, "%s", node->error);
+	(void)pthread_mutex_unlock(&node->lock);
+	return r;
+}
