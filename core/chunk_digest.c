@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "core/log.h"
+#include "core/metrics.h"
 #include "core/util.h"
 
 /* Reads are padded to this, so that O_DIRECT gets the tail of a file too. */
@@ -224,6 +225,8 @@ int chunk_digest_at(int fd, uint64_t size, size_t i, struct digest *ret)
 	if (r < 0)
 		return r;
 	atomic_fetch_add(&chunks_total, 1);
+	metrics_add(METRIC_CHUNKS_HASHED, 1);
+	metrics_add(METRIC_BYTES_HASHED, len);
 	return digest_of(buffer, len, ret);
 }
 

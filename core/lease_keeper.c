@@ -203,6 +203,11 @@ static void lease_renew(struct weight_group *g)
 			    &lease);
 	if (r == -EKEYEXPIRED || r == -ENOENT)
 		r = lease_acquire(g, &lease);
+	if (r < 0) {
+		store_lock(s);
+		g->idle_since_ms = clock_monotonic_ms();
+		store_unlock(s);
+	}
 	if (r == 0)
 		lease_unlock(g, lease->lease_id, lease->expires_at_ms);
 	else
@@ -222,17 +227,20 @@ static int open_write(struct weight_file *f, int flags)
 	struct weight_setattr empty = { .set_size = true };
 	int r;
 
-	if (flags & O_TRUNC) {
+	store_lock(f->store);
+	r = tree_write_check_locked(f);
+	if (r == 0) {
+		tree_file_touch_locked(f);
+		f->writers++;
+		f->group->writers++;
+	}
+	store_unlock(f->store);
+	if (r == 0 && (flags & O_TRUNC)) {
 		r = weight_file_setattr(f, &empty);
 		if (r < 0)
-			return r;
+			weight_file_close(f, flags);
 	}
-	store_lock(f->store);
-	tree_file_touch_locked(f);
-	f->writers++;
-	f->group->writers++;
-	store_unlock(f->store);
-	return 0;
+	return r;
 }
 
 /* Lock held. 0 opened, 1 the lease record has to be taken first. */
@@ -309,6 +317,9 @@ void weight_file_close(struct weight_file *file, int flags)
 			keeper_queue_locked(file, TREE_PROBE_MS_MIN);
 		} else {
 			keeper_drop_locked(g);
+			/* A look that is going on may be too early for it. */
+			if (file->readers == 0 && file->maybe_mapped)
+				keeper_queue_locked(file, TREE_PROBE_MS_MIN);
 		}
 	}
 	store_unlock(file->store);
@@ -326,6 +337,12 @@ static void look_again_locked(struct weight_file *f)
 		f->refs++;
 		list_add_tail(queue_of_locked(f), &f->in_queue);
 	}
+}
+
+/* The probe couldn't be made for want of something, so it says nothing. */
+static bool is_short(int r)
+{
+	return r == -EMFILE || r == -ENFILE || r == -ENOMEM;
 }
 
 /*
@@ -347,12 +364,12 @@ static void look_for_readers(struct weight_file *f)
 	if (!opened)
 		r = holders_any(f->fd);
 	store_lock(s);
-	if (f->readers > 0 || r <= 0) {
+	if (r > 0 || is_short(r)) {
+		look_again_locked(f);
+	} else if (f->readers > 0 || list_empty(&f->in_queue)) {
 		f->maybe_mapped = false;
 		keeper_drop_locked(f->group);
-	} else {
-		look_again_locked(f);
-	}
+	} /* else it was opened and closed meanwhile, and is asked again */
 	store_unlock(s);
 }
 
@@ -370,7 +387,7 @@ static void look_for_writers(struct weight_file *f)
 	if (!due)
 		return;
 	r = s->can_lease ? holders_writer(f->fd) : 0;
-	if (r > 0) {
+	if (r > 0 || is_short(r)) {
 		store_lock(s);
 		look_again_locked(f);
 		store_unlock(s);
@@ -468,6 +485,9 @@ static bool lease_is_due_locked(struct weight_group *g, uint64_t now,
 		if (left > 2 * ttl)
 			left = 0;
 		at = now + (left > ttl / 3 * 2 ? left - ttl / 3 * 2 : 0);
+		/* Set by a renewal that failed: not again at once. */
+		if (at < g->idle_since_ms + IDLE_MS)
+			at = g->idle_since_ms + IDLE_MS;
 	}
 	if (at <= now)
 		return true;
@@ -629,6 +649,7 @@ void keeper_stop(struct weight_store *s)
 	store_lock(s);
 	s->stopping = true;
 	(void)pthread_cond_broadcast(&s->keeper_wakes);
+	(void)pthread_cond_broadcast(&s->quiet);
 	store_unlock(s);
 	if (s->keeper_runs)
 		(void)pthread_join(s->keeper, NULL);
@@ -672,20 +693,32 @@ static int settle_files(struct weight_group *g)
 	return held;
 }
 
+/*
+ * The record becomes the group's, since somebody who opens a file just now may
+ * have been given it too. One that nobody is behind goes as idle ones do.
+ */
 static void settle_lease(struct weight_store *s, const struct weight_lease *l)
 {
 	cleanup(weight_dir_unref_cleanup) struct weight_dir *lineage = NULL;
 	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
+	uint64_t id, expires;
 
 	if (tree_lineage_find(s, &l->identity.lineage, false, &lineage) < 0 ||
-	    tree_group_find(s, &l->identity, lineage, &g) < 0 ||
-	    settle_files(g) <= 0) {
+	    tree_group_find(s, &l->identity, lineage, &g) < 0) {
 		(void)wms_lease_release(s->records, l->identity.lineage.tenant,
 					l->lease_id);
 		return;
 	}
+	(void)settle_files(g);
 	lease_lock(g);
-	lease_unlock(g, l->lease_id, l->expires_at_ms);
+	store_lock(s);
+	id = g->lease_id ? g->lease_id : l->lease_id;
+	expires = g->lease_id ? g->lease_expires_ms : l->expires_at_ms;
+	store_unlock(s);
+	lease_unlock(g, id, expires);
+	if (id != l->lease_id)
+		(void)wms_lease_release(s->records, l->identity.lineage.tenant,
+					l->lease_id);
 }
 
 void keeper_settle(struct weight_store *s)

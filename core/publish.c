@@ -29,6 +29,7 @@ struct attempt {
 	uint64_t drained_ms; /* writers have to be gone by then */
 	uint64_t deadline_ms;
 	struct staging_look look;
+	bool decided; /* the records were asked to change */
 	struct buf *why;
 };
 
@@ -374,6 +375,7 @@ static int commit(struct attempt *a, const struct publish_result *result)
 	if (is_interrupted(a))
 		return -EINTR;
 	set_modes(a, false);
+	a->decided = true;
 	(void)pthread_mutex_lock(&s->namespace_lock);
 	metrics_add(METRIC_METADATA_COMMITS, 1);
 	r = wms_publish(s->records, &publication, clock_realtime_ms(), NULL,
@@ -396,8 +398,14 @@ static int attempt(struct attempt *a)
 	    (r = check_boot(a)) == 0 && (r = read_checkpoint(a, &ckpt)) == 0 &&
 	    (r = publish_manifest(a->g, &a->look, ckpt, &result, a->why)) == 0)
 		r = commit(a, &result);
-	if (r < 0)
+	/*
+	 * A commit whose failure was one of the disk may be found done by the
+	 * next start, so its manifest stays. One of a staged tree harms nobody.
+	 */
+	if (r < 0 && !a->decided) {
+		(void)unlinkat(a->g->dirfd, TREE_MANIFEST_NAME ".tmp", 0);
 		(void)unlinkat(a->g->dirfd, TREE_MANIFEST_NAME, 0);
+	}
 	checkpoint_free(ckpt);
 	publish_result_release(&result);
 	return r;

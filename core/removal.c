@@ -71,15 +71,16 @@ static bool is_stopping(struct weight_store *s)
 	return stopping;
 }
 
-static int delete_all(struct weight_store *s, const struct weight_identity *id)
+/* One batch, and the tombstone when it was the last one. */
+static int delete_some(struct weight_store *s, const struct weight_identity *id,
+		       bool *ret_done)
 {
 	char hex[DIGEST_HEX_LEN + 1];
-	bool done = false;
 	int r = weight_group_hex(id, hex);
 
-	while (r == 0 && !done && !is_stopping(s))
-		r = delete_batch(s, hex, &done);
-	if (r < 0 || !done)
+	if (r == 0)
+		r = delete_batch(s, hex, ret_done);
+	if (r < 0 || !*ret_done)
 		return r;
 	metrics_add(METRIC_METADATA_COMMITS, 1);
 	r = wms_delete_finish(s->records, id, 0, clock_realtime_ms(), NULL);
@@ -94,17 +95,18 @@ static void deletion_run(struct work *work)
 {
 	struct deletion *d = container_of(work, struct deletion, work);
 	struct weight_store *s = d->store;
-	int r = delete_all(s, d->identity);
+	bool done = false;
+	int r = delete_some(s, d->identity, &done);
 
 	if (r < 0) {
 		(void)log_debug(r, "deleting generation %llu",
 				(unsigned long long)d->identity->generation);
 		metrics_add(METRIC_RECONCILIATION_FAILURES, 1);
 		store_pause(s, RETRY_MS);
-		if (!is_stopping(s)) {
-			workers_submit(s->workers, &d->work);
-			return;
-		}
+	}
+	if ((r < 0 || !done) && !is_stopping(s)) {
+		workers_submit(s->bulk, &d->work);
+		return;
 	}
 	weight_identity_free(d->identity);
 	free(d);
@@ -127,7 +129,7 @@ int removal_start(struct weight_store *s, const struct weight_identity *id)
 	d->work.run = deletion_run;
 	d->work.priority = WORK_BULK;
 	store_background_begin(s);
-	workers_submit(s->workers, &d->work);
+	workers_submit(s->bulk, &d->work);
 	return 0;
 }
 
@@ -190,6 +192,12 @@ static int check_handles(struct weight_group *g)
 	}
 }
 
+/* Nothing was found out, for want of something. */
+static bool is_short(int r)
+{
+	return r == -ENOMEM || r == -EMFILE || r == -ENFILE;
+}
+
 static int check_mappings(struct weight_group *g, struct buf *why)
 {
 	struct staging_look look = { 0 };
@@ -197,24 +205,29 @@ static int check_mappings(struct weight_group *g, struct buf *why)
 	int r = staging_look(g, &look, why);
 
 	/* A tree that can't be walked is no reason to keep it for ever. */
-	if (r < 0 && r != -ENOMEM && r != -EMFILE) {
+	if (r < 0 && !is_short(r)) {
 		buf_release(why);
 		return 0;
 	}
-	for (size_t i = 0; r == 0 && i < look.count && held <= 0; i++) {
+	for (size_t i = 0; r == 0 && i < look.count; i++) {
 		held = holders_any(look.files[i]->fd);
 		if (held > 0)
 			held = holders_any_settle(look.files[i]->fd,
 						  clock_monotonic_ms() +
 							  SETTLE_MS);
+		if (held > 0 || is_short(held))
+			break;
 	}
 	staging_look_release(&look);
 	if (r < 0)
 		return r;
+	if (is_short(held))
+		return held;
 	return held > 0 ? -EBUSY : 0;
 }
 
-static int decide(struct weight_group *g, uint64_t expected, struct buf *why)
+static int decide(struct weight_group *g, uint64_t expected, bool *ret_held,
+		  struct buf *why)
 {
 	const struct wms_delete_request request = {
 		.expected_metadata_generation = expected,
@@ -226,10 +239,7 @@ static int decide(struct weight_group *g, uint64_t expected, struct buf *why)
 	r = check_handles(g);
 	if (r == 0)
 		r = check_mappings(g, why);
-	if (r == -EBUSY) {
-		(void)buf_printf(why, "it is open or mapped");
-		tree_group_who(g, false, why);
-	}
+	*ret_held = r == -EBUSY;
 	if (r < 0)
 		return r;
 	(void)pthread_mutex_lock(&s->namespace_lock);
@@ -269,14 +279,20 @@ int weight_group_remove(struct weight_group *group,
 			uint64_t expected_metadata_generation, struct buf *why)
 {
 	struct weight_store *s = group->store;
+	bool held = false;
 	int r = close_door(group);
 
 	if (r == -EBUSY)
 		(void)buf_printf(why, "another removal of it is running");
 	if (r < 0)
 		return r;
-	r = decide(group, expected_metadata_generation, why);
+	r = decide(group, expected_metadata_generation, &held, why);
 	open_door(group, r == 0);
+	/* Looking for names takes long, and no open need wait for it. */
+	if (held) {
+		(void)buf_printf(why, "it is open or mapped");
+		tree_group_who(group, false, why);
+	}
 	if (r < 0)
 		return r;
 	metrics_add(METRIC_REMOVALS, 1);
@@ -287,7 +303,11 @@ int weight_group_remove(struct weight_group *group,
 	if (s->removed)
 		s->removed(s->removed_arg, group);
 	tree_group_let_go(group);
-	return removal_start(s, group->identity);
+	/* It is removed; what can't be deleted now is at the next start. */
+	r = removal_start(s, group->identity);
+	if (r < 0)
+		(void)log_debug(r, "deleting the bytes of '%s'", group->hex);
+	return 0;
 }
 
 /* ---- At the start ---- */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/holders.h"
 #include "core/log.h"
 #include "core/metrics.h"
 #include "core/tree_priv.h"
@@ -18,6 +19,10 @@
 /* How often a waiter looks at the tree anew for what was added meanwhile. */
 #define LOOK_AGAIN_MS 5000
 #define PROGRESS_MS 1000
+/* Before a digest that couldn't begin is tried again. */
+#define RETRY_MS 100
+/* A look costs time by the file, so one at large trees is taken less often. */
+#define FILES_PER_PAUSE_MS 256
 #define MIB (1024.0 * 1024.0)
 
 static bool is_digested(const struct weight_file *f)
@@ -89,9 +94,9 @@ static void job_failed(struct weight_file *f, int r)
 {
 	store_lock(f->store);
 	f->store->jobs--;
-	/* Out of descriptors is no verdict on the file: try again. */
-	if (r == -EMFILE || r == -ENFILE)
-		keeper_queue_locked(f, 100);
+	/* Neither says anything about the file: try again. */
+	if (r == -EBUSY || r == -EMFILE || r == -ENFILE)
+		keeper_queue_locked(f, RETRY_MS);
 	else
 		f->job_error = r;
 	(void)pthread_cond_broadcast(&f->group->changed);
@@ -118,7 +123,15 @@ void staging_digest_start(struct weight_file *f)
 		free(ctx);
 		return;
 	}
-	r = tree_file_reopen(f, O_RDONLY | O_NONBLOCK, &fd);
+	/*
+	 * Whoever opens it from here on makes another version of it. So what
+	 * counts is that nobody is left now, which is asked before reading.
+	 */
+	r = s->can_lease ? holders_writer(f->fd) : 0;
+	if (r > 0)
+		r = -EBUSY;
+	else if (r != -EMFILE && r != -ENFILE)
+		r = tree_file_reopen(f, O_RDONLY | O_NONBLOCK, &fd);
 	if (r == 0 && fstat(fd, &st) < 0)
 		r = -errno;
 	if (r == 0) {
@@ -174,9 +187,10 @@ static void sync_run(struct work *work)
 
 	store_lock(s);
 	f->syncing = false;
-	if (r == 0)
+	/* An attribute may have changed since it began. */
+	if (r == 0 && f->synced_version == 0)
 		f->synced_version = w->version;
-	else if (f->version == w->version)
+	else if (r < 0 && f->version == w->version)
 		f->job_error = r;
 	(void)pthread_cond_broadcast(&f->group->changed);
 	store_unlock(s);
@@ -213,6 +227,7 @@ static void sync_start(struct weight_file *f)
 		w->version = f->version;
 		w->seal = seal_of_locked(f);
 		f->syncing = true;
+		f->synced_version = 0;
 		f->refs++;
 	}
 	store_unlock(s);
@@ -221,7 +236,7 @@ static void sync_start(struct weight_file *f)
 		return;
 	}
 	store_background_begin(s);
-	workers_submit(s->workers, &w->work);
+	workers_submit(s->bulk, &w->work);
 }
 
 int weight_file_sync(struct weight_file *file, bool data_only)
@@ -240,9 +255,11 @@ int weight_file_sync(struct weight_file *file, bool data_only)
 	store_lock(file->store);
 	version = file->version;
 	known = file->type == S_IFREG && file->writers == 0 &&
-		is_digested(file);
-	if (known)
+		is_digested(file) && !file->syncing;
+	if (known) {
 		seal = seal_of_locked(file);
+		file->synced_version = 0;
+	}
 	store_unlock(file->store);
 
 	if (known) {
@@ -250,7 +267,8 @@ int weight_file_sync(struct weight_file *file, bool data_only)
 		if (r < 0)
 			return r;
 		store_lock(file->store);
-		file->synced_version = version;
+		if (file->synced_version == 0)
+			file->synced_version = version;
 		store_unlock(file->store);
 		return 0;
 	}
@@ -263,13 +281,11 @@ int weight_file_sync(struct weight_file *file, bool data_only)
 
 int staging_sync_dirs(struct weight_group *g, const struct staging_look *look)
 {
-	uint64_t version;
 	bool synced;
 	int r;
 
 	store_lock(g->store);
-	version = g->tree_version;
-	synced = g->tree_synced == version + 1;
+	synced = g->tree_synced == g->tree_version + 1;
 	store_unlock(g->store);
 	if (synced || g->store->config->durability == CONFIG_DURABILITY_NONE)
 		return 0;
@@ -277,9 +293,12 @@ int staging_sync_dirs(struct weight_group *g, const struct staging_look *look)
 	if (r < 0)
 		return r;
 	metrics_add(METRIC_FSYNCS, 1);
-	store_lock(g->store);
-	g->tree_synced = version + 1;
-	store_unlock(g->store);
+	/* What changed since the look, or during it, isn't in its list. */
+	if (look->tree_version) {
+		store_lock(g->store);
+		g->tree_synced = look->tree_version;
+		store_unlock(g->store);
+	}
 	return 0;
 }
 
@@ -310,9 +329,9 @@ static int look_files(struct weight_group *g, struct staging_look *look,
 		if (r == -ENOENT)
 			r = -EBUSY;
 		if (r < 0) {
-			(void)buf_printf(why,
-					 "'%s' changed while it was looked at",
-					 e->path);
+			(void)buf_printf(why, "looking at '%s': %s", e->path,
+					 r == -EBUSY ? "it changed meanwhile" :
+						       strerrordesc_np(-r));
 			return r;
 		}
 		look->count = i + 1;
@@ -324,8 +343,13 @@ int staging_look(struct weight_group *g, struct staging_look *ret,
 		 struct buf *why)
 {
 	struct staging_look look = { 0 };
-	int r = payload_scan(g->files_fd, &look.payload, why);
+	int r;
 
+	store_lock(g->store);
+	if (g->mutations == 0)
+		look.tree_version = g->tree_version + 1;
+	store_unlock(g->store);
+	r = payload_scan(g->files_fd, &look.payload, why);
 	if (r == 0)
 		r = look_files(g, &look, why);
 	if (r < 0)
@@ -497,6 +521,7 @@ static int wait_for_look(struct weight_group *g, struct staging_look *look,
 		store_lock(g->store);
 		store_wait_locked(g->store, &g->changed, 50);
 		store_unlock(g->store);
+		store_pause(g->store, look->count / FILES_PER_PAUSE_MS);
 	}
 }
 

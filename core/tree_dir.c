@@ -446,14 +446,13 @@ static int lineage_is_free(struct weight_dir *dir, struct buf *why)
 int weight_dir_rmdir(struct weight_dir *dir, const char *name, struct buf *why)
 {
 	cleanup(weight_dir_unref_cleanup) struct weight_dir *child = NULL;
-	int r = weight_dir_lookup(dir, name, &child);
+	int r;
 
-	if (r < 0)
-		return r;
-	if (child->type != S_IFDIR)
-		return -ENOTDIR;
 	namespace_lock(dir->store);
-	if (child->depth == WEIGHT_TREE_LINEAGE_DEPTH)
+	r = weight_dir_lookup(dir, name, &child);
+	if (r == 0 && child->type != S_IFDIR)
+		r = -ENOTDIR;
+	if (r == 0 && child->depth == WEIGHT_TREE_LINEAGE_DEPTH)
 		r = lineage_is_free(child, why);
 	if (r == 0)
 		r = errno_of(unlinkat(dir->fd, name, AT_REMOVEDIR));
@@ -512,6 +511,22 @@ static int rename_check(struct weight_dir *dir, struct weight_dir *moved,
 	return part_check(new_dir, new_name, why);
 }
 
+/* A lineage without symlinks looks empty on disk; its generations count. */
+static int replace_check(const struct weight_dir *moved,
+			 struct weight_dir *new_dir, const char *new_name,
+			 struct buf *why)
+{
+	cleanup(weight_dir_unref_cleanup) struct weight_dir *old = NULL;
+	int r = weight_dir_lookup(new_dir, new_name, &old);
+
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	if (old == moved || old->type != S_IFDIR ||
+	    old->depth != WEIGHT_TREE_LINEAGE_DEPTH)
+		return 0;
+	return lineage_is_free(old, why);
+}
+
 static void move_locked(struct weight_dir *moved, struct weight_dir *new_dir,
 			char *name, struct weight_dir **ret_old_parent,
 			char **ret_old_name)
@@ -537,10 +552,12 @@ int weight_dir_rename(struct weight_dir *dir, const char *name,
 		return -ENOMEM;
 	if (flags & ~(unsigned)RENAME_NOREPLACE)
 		return -EINVAL;
-	if ((r = weight_dir_lookup(dir, name, &moved)) < 0)
-		return r;
 	namespace_lock(dir->store);
-	r = rename_check(dir, moved, new_dir, new_name, why);
+	r = weight_dir_lookup(dir, name, &moved);
+	if (r == 0)
+		r = rename_check(dir, moved, new_dir, new_name, why);
+	if (r == 0 && !(flags & RENAME_NOREPLACE))
+		r = replace_check(moved, new_dir, new_name, why);
 	if (r == 0)
 		r = errno_of(
 			renameat2(dir->fd, name, new_dir->fd, new_name, flags));

@@ -66,7 +66,9 @@ void weight_file_unref(struct weight_file *file)
 	assert(file->refs > 0);
 	last = --file->refs == 0;
 	if (last) {
-		(void)map_take(s->files, &file->key, sizeof(file->key));
+		/* One that was let go has made room for another file. */
+		if (map_find(s->files, &file->key, sizeof(file->key)) == file)
+			(void)map_take(s->files, &file->key, sizeof(file->key));
 		list_remove(&file->in_group);
 	}
 	store_unlock(s);
@@ -274,6 +276,23 @@ int weight_file_readlink(struct weight_file *file, struct buf *ret)
 
 /* ---- What is known about the bytes ---- */
 
+int tree_write_check_locked(const struct weight_file *f)
+{
+	switch (f->group->state) {
+	case WEIGHT_GROUP_STAGED:
+		return 0;
+	case WEIGHT_GROUP_PUBLISHING:
+		/* While somebody is inside the attempt still waits. */
+		return f->group->mutations > 0 ? 0 : -EBUSY;
+	case WEIGHT_GROUP_PUBLISHED:
+		return -EROFS;
+	case WEIGHT_GROUP_REMOVED:
+	case WEIGHT_GROUP_ABORTED:
+		break;
+	}
+	return -ENOENT;
+}
+
 void tree_file_touch_locked(struct weight_file *f)
 {
 	f->version++;
@@ -359,6 +378,40 @@ static int seal_begin(struct weight_store *s, int fd)
 	struct tree_seal seal = { .epoch = s->epoch };
 
 	return tree_seal_write(fd, &seal);
+}
+
+/*
+ * The caller is inside enter/leave of the group that the file was in when it
+ * asked. A rename can have moved it to another staging tree since. So who
+ * changes a file counts as its writer for as long: that goes with the file, and
+ * keeps any group from being published meanwhile.
+ */
+static int pin(struct weight_file *f)
+{
+	int r;
+
+	store_lock(f->store);
+	r = tree_write_check_locked(f);
+	if (r == 0) {
+		f->writers++;
+		f->group->writers++;
+	}
+	store_unlock(f->store);
+	return r;
+}
+
+static void unpin(struct weight_file *f)
+{
+	store_lock(f->store);
+	assert(f->writers > 0);
+	f->writers--;
+	f->group->writers--;
+	/* What an fsync that is going on will say is not about this change. */
+	f->synced_version = TREE_NEVER_SYNCED;
+	if (f->type == S_IFREG && f->writers == 0)
+		keeper_queue_locked(f, TREE_PROBE_MS_MIN);
+	(void)pthread_cond_broadcast(&f->group->changed);
+	store_unlock(f->store);
 }
 
 /* ---- Making and removing names; the caller is inside enter/leave ---- */
@@ -461,11 +514,17 @@ int weight_file_link(struct weight_file *file, struct weight_file *dir,
 
 	if (r < 0)
 		return r;
-	if (file->type == S_IFDIR || !same_group(file, dir))
+	if (file->type == S_IFDIR)
 		return -EPERM;
+	r = pin(file);
+	if (r < 0)
+		return r;
 	proc_fd(file->fd, link);
-	return errno_of(
-		linkat(AT_FDCWD, link, dir->fd, name, AT_SYMLINK_FOLLOW));
+	r = !same_group(file, dir) ? -EPERM :
+				     errno_of(linkat(AT_FDCWD, link, dir->fd,
+						     name, AT_SYMLINK_FOLLOW));
+	unpin(file);
+	return r;
 }
 
 /* Facts about a file whose last name is gone are of no use to anybody. */
@@ -518,11 +577,18 @@ static int may_change_group(const struct weight_file *f)
 static void change_group(struct weight_file *f, struct weight_group *to)
 {
 	struct weight_group *from;
+	unsigned holds;
 
 	store_lock(f->store);
 	from = f->group;
 	from->writers -= f->writers;
 	to->writers += f->writers;
+	/* What weight_file_close() will give back, it gives back there. */
+	holds = f->readers + f->maybe_mapped;
+	for (unsigned i = 0; i < holds; i++) {
+		keeper_hold_locked(to);
+		keeper_drop_locked(from);
+	}
 	to->refs++;
 	f->group = to;
 	list_move_tail(&to->files, &f->in_group);
@@ -585,12 +651,16 @@ static int set_size(struct weight_file *f, uint64_t size)
 	r = tree_file_reopen(f, O_WRONLY | O_NONBLOCK, &fd);
 	if (r < 0)
 		return r;
-	store_lock(f->store);
-	tree_file_touch_locked(f);
-	store_unlock(f->store);
-	if (size == 0 && (r = seal_begin(f->store, fd)) < 0)
+	/* No digest may begin before the bytes are what they will be. */
+	r = weight_file_open(f, O_WRONLY, true);
+	if (r < 0)
 		return r;
-	return errno_of(ftruncate(fd, (off_t)size));
+	if (size == 0)
+		r = seal_begin(f->store, fd);
+	if (r == 0)
+		r = errno_of(ftruncate(fd, (off_t)size));
+	weight_file_close(f, O_WRONLY);
+	return r;
 }
 
 static int set_mode(int fd, mode_t mode)
@@ -601,8 +671,7 @@ static int set_mode(int fd, mode_t mode)
 	return errno_of(chmod(link, mode & 07777 & ~SET_ID_BITS));
 }
 
-int weight_file_setattr(struct weight_file *file,
-			const struct weight_setattr *set)
+static int set_all(struct weight_file *file, const struct weight_setattr *set)
 {
 	int r = 0;
 
@@ -615,27 +684,35 @@ int weight_file_setattr(struct weight_file *file,
 	if (r == 0 && set->set_times)
 		r = errno_of(
 			utimensat(file->fd, "", set->times, AT_EMPTY_PATH));
-	if (r < 0 || !set->set_size)
-		return r;
-	/* A truncate through no handle ends here: digest it again. */
-	store_lock(file->store);
-	if (file->writers == 0)
-		keeper_queue_locked(file, TREE_PROBE_MS_MIN);
-	store_unlock(file->store);
-	return 0;
+	return r;
 }
 
-/* Opens f for a change of its bytes that goes through the daemon. */
-static int open_to_change(struct weight_file *f, int *ret_fd)
+int weight_file_setattr(struct weight_file *file,
+			const struct weight_setattr *set)
 {
-	int r = tree_file_reopen(f, O_RDWR | O_NONBLOCK, ret_fd);
+	int r = pin(file);
 
 	if (r < 0)
 		return r;
-	store_lock(f->store);
-	tree_file_touch_locked(f);
-	store_unlock(f->store);
-	return 0;
+	r = set_all(file, set);
+	unpin(file);
+	return r;
+}
+
+/*
+ * Opens f for a change of its bytes that goes through the daemon. Paired with
+ * weight_file_close(f, O_WRONLY).
+ */
+static int open_to_change(struct weight_file *f, int *ret_fd)
+{
+	int r = weight_file_open(f, O_WRONLY, true);
+
+	if (r < 0)
+		return r;
+	r = tree_file_reopen(f, O_RDWR | O_NONBLOCK, ret_fd);
+	if (r < 0)
+		weight_file_close(f, O_WRONLY);
+	return r;
 }
 
 int weight_file_fallocate(struct weight_file *file, int mode, uint64_t offset,
@@ -650,7 +727,9 @@ int weight_file_fallocate(struct weight_file *file, int mode, uint64_t offset,
 	r = open_to_change(file, &fd);
 	if (r < 0)
 		return r;
-	return errno_of(fallocate(fd, mode, (off_t)offset, (off_t)len));
+	r = errno_of(fallocate(fd, mode, (off_t)offset, (off_t)len));
+	weight_file_close(file, O_WRONLY);
+	return r;
 }
 
 int weight_file_copy_range(struct weight_file *from, uint64_t from_offset,
@@ -675,31 +754,44 @@ int weight_file_copy_range(struct weight_file *from, uint64_t from_offset,
 	    (r = open_to_change(to, &out)) < 0)
 		return r;
 	n = copy_file_range(in, &in_at, out, &out_at, len, 0);
-	if (n < 0)
-		return -errno;
-	*ret_copied = (size_t)n;
-	return 0;
+	r = n < 0 ? -errno : 0;
+	weight_file_close(to, O_WRONLY);
+	if (r == 0)
+		*ret_copied = (size_t)n;
+	return r;
 }
 
 int weight_file_setxattr(struct weight_file *file, const char *name,
 			 const void *value, size_t len, int flags)
 {
 	char link[PROC_FD_LEN];
+	int r;
 
 	if (file->type == S_IFLNK)
 		return -EPERM;
+	r = pin(file);
+	if (r < 0)
+		return r;
 	proc_fd(file->fd, link);
-	return errno_of(setxattr(link, name, value, len, flags));
+	r = errno_of(setxattr(link, name, value, len, flags));
+	unpin(file);
+	return r;
 }
 
 int weight_file_removexattr(struct weight_file *file, const char *name)
 {
 	char link[PROC_FD_LEN];
+	int r;
 
 	if (file->type == S_IFLNK)
 		return -ENODATA;
+	r = pin(file);
+	if (r < 0)
+		return r;
 	proc_fd(file->fd, link);
-	return errno_of(removexattr(link, name));
+	r = errno_of(removexattr(link, name));
+	unpin(file);
+	return r;
 }
 
 int weight_file_getxattr(struct weight_file *file, const char *name,
@@ -767,9 +859,12 @@ void tree_group_let_go(struct weight_group *g)
 
 		/*
 		 * Replaced, not closed: a thread that is about to use the
-		 * number finds a file that holds nothing.
+		 * number finds a file that holds nothing. From here on the
+		 * inode's number may come to mean another file.
 		 */
 		(void)dup3(null, f->fd, O_CLOEXEC);
+		if (map_find(s->files, &f->key, sizeof(f->key)) == f)
+			(void)map_take(s->files, &f->key, sizeof(f->key));
 	}
 	store_unlock(s);
 }

@@ -20,6 +20,7 @@
 
 #define SET_ID_BITS ((mode_t)(S_ISUID | S_ISGID))
 #define GROUP_PATH_LEN (2 + 1 + DIGEST_HEX_LEN + 1)
+#define FILES_NEW_NAME TREE_FILES_NAME ".new"
 
 static int errno_of(int rc)
 {
@@ -201,10 +202,13 @@ int tree_group_find(struct weight_store *s, const struct weight_identity *id,
 		*ret = g;
 		return 0;
 	}
+	/* Else it could be published between the reading and the adding. */
+	(void)pthread_mutex_lock(&s->namespace_lock);
 	r = state_on_record(s, id, &state);
-	if (r < 0)
-		return r;
-	return tree_group_new(s, id, lineage, state, ret);
+	if (r == 0)
+		r = tree_group_new(s, id, lineage, state, ret);
+	(void)pthread_mutex_unlock(&s->namespace_lock);
+	return r;
 }
 
 /* Parses a generation's name; what is none can't be there. */
@@ -232,7 +236,9 @@ static int find_by_name(struct weight_dir *lineage, const char *name,
 	if (r < 0)
 		return r;
 	state = weight_group_state(g);
-	if (published != (state == WEIGHT_GROUP_PUBLISHED))
+	if (published ? state != WEIGHT_GROUP_PUBLISHED :
+			state != WEIGHT_GROUP_STAGED &&
+				state != WEIGHT_GROUP_PUBLISHING)
 		return -ENOENT;
 	*ret = take_ptr(g);
 	return 0;
@@ -493,10 +499,12 @@ static int make_dirs(struct weight_store *s, const char *hex,
 	buf_release(&text);
 	if (r < 0)
 		return r;
-	if (mkdirat(dirfd, TREE_FILES_NAME, 0700) < 0 ||
-	    fchownat(dirfd, TREE_FILES_NAME, caller->uid, caller->gid, 0) < 0 ||
-	    fchmodat(dirfd, TREE_FILES_NAME, mode & 07777 & ~SET_ID_BITS, 0) <
-		    0)
+	/* Its name comes last: what has it is staged, and whole. */
+	if (mkdirat(dirfd, FILES_NEW_NAME, 0700) < 0 ||
+	    fchownat(dirfd, FILES_NEW_NAME, caller->uid, caller->gid, 0) < 0 ||
+	    fchmodat(dirfd, FILES_NEW_NAME, mode & 07777 & ~SET_ID_BITS, 0) <
+		    0 ||
+	    renameat(dirfd, FILES_NEW_NAME, dirfd, TREE_FILES_NAME) < 0)
 		return -errno;
 	return 0;
 }
@@ -514,12 +522,23 @@ int tree_group_rmdir(struct weight_store *s, const char *hex)
 	if (unlinkat(dirfd, TREE_FILES_NAME, AT_REMOVEDIR) < 0 &&
 	    errno != ENOENT)
 		return -errno;
+	(void)unlinkat(dirfd, FILES_NEW_NAME, AT_REMOVEDIR);
 	(void)unlinkat(dirfd, TREE_MANIFEST_NAME ".tmp", 0);
 	(void)unlinkat(dirfd, TREE_MANIFEST_NAME, 0);
 	(void)unlinkat(dirfd, TREE_IDENTITY_NAME, 0);
 	if (unlinkat(s->groups_fd, path, AT_REMOVEDIR) < 0 && errno != ENOENT)
 		return -errno;
 	return 0;
+}
+
+/* The lineage may have been removed since the caller looked it up. */
+static int lineage_check(const struct weight_dir *lineage)
+{
+	struct stat st;
+
+	if (fstatat(lineage->fd, "", &st, AT_EMPTY_PATH) < 0)
+		return -errno;
+	return st.st_nlink > 0 ? 0 : -ENOENT;
 }
 
 static int stage_locked(struct weight_dir *lineage,
@@ -529,12 +548,11 @@ static int stage_locked(struct weight_dir *lineage,
 {
 	struct weight_store *s = lineage->store;
 	char hex[DIGEST_HEX_LEN + 1];
-	int r = weight_group_hex(id, hex);
+	int r;
 
-	if (r < 0)
-		return r;
-	r = wms_stage(s->records, id, clock_realtime_ms(), why);
-	if (r < 0)
+	if ((r = weight_group_hex(id, hex)) < 0 ||
+	    (r = lineage_check(lineage)) < 0 ||
+	    (r = wms_stage(s->records, id, clock_realtime_ms(), why)) < 0)
 		return r;
 	r = make_dirs(s, hex, id, mode, caller);
 	if (r == 0)
@@ -554,21 +572,23 @@ int weight_dir_stage(struct weight_dir *lineage, const char *name, mode_t mode,
 {
 	cleanup(weight_identity_free_cleanup) struct weight_identity *id = NULL;
 	struct weight_store *s = lineage->store;
-	int r = identity_of_name(lineage, name, &id);
+	bool named;
+	int r;
 
-	if (r == -ENOENT) {
-		(void)buf_printf(why,
-				 "'%s' is no generation: it takes a whole "
-				 "number from 1, without leading zeros",
-				 name);
-		return -EPERM;
-	}
-	if (r < 0)
-		return r;
+	/* The lineage keeps its name from here on. */
 	(void)pthread_mutex_lock(&s->namespace_lock);
-	r = stage_locked(lineage, id, mode, caller, ret, why);
+	r = identity_of_name(lineage, name, &id);
+	named = r != -ENOENT;
+	if (r == 0)
+		r = stage_locked(lineage, id, mode, caller, ret, why);
 	(void)pthread_mutex_unlock(&s->namespace_lock);
-	return r;
+	if (named)
+		return r;
+	(void)buf_printf(why,
+			 "'%s' is no generation: it takes a whole "
+			 "number from 1, without leading zeros",
+			 name);
+	return -EPERM;
 }
 
 /* Files of an aborted group that somebody has open live on without a name. */
@@ -587,7 +607,9 @@ static int abort_locked(struct weight_group *g, struct buf *why)
 		(void)buf_printf(why, "it is being published");
 		return r;
 	}
-	if (unlinkat(g->dirfd, TREE_FILES_NAME, AT_REMOVEDIR) < 0)
+	/* It is gone already when the record was what failed last time. */
+	if (unlinkat(g->dirfd, TREE_FILES_NAME, AT_REMOVEDIR) < 0 &&
+	    errno != ENOENT)
 		r = errno == EEXIST ? -ENOTEMPTY : -errno;
 	if (r == 0)
 		r = tree_group_rmdir(s, g->hex);

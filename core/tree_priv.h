@@ -58,6 +58,8 @@
 #define TREE_PROBE_MS_MAX 1000
 /* How long a publish attempt waits for writers to go. */
 #define TREE_DRAIN_MS 1000
+/* A synced_version of a file whose attributes changed since. */
+#define TREE_NEVER_SYNCED UINT64_MAX
 
 struct inode_key {
 	dev_t dev;
@@ -138,7 +140,7 @@ struct weight_group {
 	pthread_cond_t changed;        /* of anything below, broadcast */
 	unsigned mutations;            /* [lock] between enter and leave */
 	uint64_t tree_version;         /* [lock] goes up with every mutation */
-	uint64_t tree_synced; /* [lock] directories durable as of this */
+	uint64_t tree_synced; /* [lock] directories durable as of this, plus 1 */
 	struct work *parked;  /* [lock] to be run after an attempt */
 	struct buf error;     /* [lock] */
 	unsigned writers;     /* [lock] sum over files */
@@ -165,6 +167,7 @@ struct weight_store {
 	struct weight_metadata_store *records;
 	struct workers *workers; /* whatever waits for the disk */
 	struct workers *hashers; /* one per core, at low priority */
+	struct workers *bulk;    /* fsync of files, deletions: may take long */
 	struct derived *derived;
 	char holder[WEIGHT_COMPONENT_MAX + 1];
 	uint64_t epoch; /* of the boots that ended uncleanly */
@@ -256,6 +259,11 @@ int tree_file_at(struct weight_group *g, const char *path,
 int tree_file_path(struct weight_file *f, struct buf *ret);
 /* Opens the backing file anew, not through a path that anybody can change. */
 int tree_file_reopen(const struct weight_file *f, int flags, int *ret_fd);
+/*
+ * Whether one who entered a group may begin to change f, wherever it is now:
+ * -EROFS, -ENOENT, -EBUSY its new group is past waiting for writers. Lock held.
+ */
+int tree_write_check_locked(const struct weight_file *f);
 /* What was known about the bytes is void. Lock held. */
 void tree_file_touch_locked(struct weight_file *f);
 void tree_file_keep_locked(struct weight_file *f);
@@ -288,6 +296,7 @@ struct staging_need {
  * payload.
  */
 struct staging_look {
+	uint64_t tree_version; /* plus 1; 0: it was being changed */
 	struct payload *payload;
 	struct weight_file **files;
 	size_t count;

@@ -26,8 +26,12 @@
 #define GROUPS_NAME "groups"
 #define TRIAL_NAME ".trial"
 #define WORKERS 8
+#define BULK_WORKERS 4
 #define LEASE_SWEEP_BATCH 1000
 #define HOST_LEN 256
+/* Together two seconds. */
+#define LOCK_TRIES 40
+#define LOCK_PAUSE_NS 50000000
 
 /* ---- Conditions ---- */
 
@@ -94,22 +98,38 @@ static int say(int r, struct buf *why, const char *what, const char *path)
 	return r;
 }
 
-/* Whether the directory holds something, and whether that is a store. */
+/* What a store that was only half made may hold beside its lock. */
+static bool is_beginning(const char *name)
+{
+	return strcmp(name, TREE_NAME) == 0 || strcmp(name, GROUPS_NAME) == 0;
+}
+
+/*
+ * Whether the directory holds something, and whether that is a store, or what
+ * a kill left of making one.
+ */
 static int look_inside(int fd, bool *ret_empty, bool *ret_store)
 {
 	cleanup(dir_close_cleanup) DIR *d = NULL;
+	bool locked = false;
+	bool foreign = false;
+	bool records = false;
 	const char *name;
 	int r = dir_open(fd, ".", &d);
 
 	*ret_empty = true;
-	*ret_store = false;
 	while (r == 0 && (r = dir_next(d, &name)) == 0 && name) {
 		if (strcmp(name, "lost+found") == 0)
 			continue;
 		*ret_empty = false;
 		if (strcmp(name, META_NAME) == 0)
-			*ret_store = true;
+			records = true;
+		else if (strcmp(name, LOCK_NAME) == 0)
+			locked = true;
+		else if (!is_beginning(name))
+			foreign = true;
 	}
+	*ret_store = records || (locked && !foreign);
 	return r;
 }
 
@@ -140,16 +160,35 @@ static int open_directory(struct weight_store *s, const char *path,
 	return 0;
 }
 
+/*
+ * umount returns before the daemon behind the mount has closed its store, so a
+ * mount right after it has to wait a little.
+ */
+static int lock_patiently(int fd)
+{
+	const struct timespec pause = { .tv_nsec = LOCK_PAUSE_NS };
+
+	for (int tries = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; tries++) {
+		if (errno != EWOULDBLOCK || tries == LOCK_TRIES)
+			return -errno;
+		(void)clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);
+	}
+	return 0;
+}
+
 static int take_lock(struct weight_store *s, const char *path, struct buf *why)
 {
+	int r;
+
 	s->lock_fd = openat(s->fd, LOCK_NAME,
 			    O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (s->lock_fd < 0)
 		return say(-errno, why, "locking the store", path);
-	if (flock(s->lock_fd, LOCK_EX | LOCK_NB) == 0)
+	r = lock_patiently(s->lock_fd);
+	if (r == 0)
 		return 0;
-	if (errno != EWOULDBLOCK)
-		return say(-errno, why, "locking the store", path);
+	if (r != -EWOULDBLOCK)
+		return say(r, why, "locking the store", path);
 	(void)buf_printf(why, "another daemon has the store '%s' open", path);
 	return -EBUSY;
 }
@@ -244,6 +283,7 @@ static int make_parts(struct weight_store *s)
 	    (r = map_new(&s->dirs)) < 0 || (r = map_new(&s->files)) < 0 ||
 	    (r = map_new(&s->groups)) < 0 ||
 	    (r = workers_new("worker", WORKERS, 0, &s->workers)) < 0 ||
+	    (r = workers_new("bulk", BULK_WORKERS, 0, &s->bulk)) < 0 ||
 	    (r = workers_new("hasher", hashers, WORKERS_NICE_BULK,
 			     &s->hashers)) < 0 ||
 	    (r = derived_new(config_derived_bytes(s->config, usable),
@@ -387,14 +427,14 @@ static void mark_clean(struct weight_store *s)
 {
 	struct wms_position at = { 0 };
 	struct weight_staging *st = NULL;
+	int r;
 
 	if (!s->records || s->epoch == 0)
 		return;
-	if (wms_staged_each(s->records, &at, &st) == 0) {
-		weight_staging_free(st);
-		if (syncfs(s->fd) < 0)
-			return;
-	}
+	r = wms_staged_each(s->records, &at, &st);
+	weight_staging_free(st);
+	if (r != -ENOENT && syncfs(s->fd) < 0)
+		return;
 	(void)wms_mark_clean(s->records);
 }
 
@@ -413,6 +453,7 @@ void weight_store_close(struct weight_store *store)
 		wait_quiet(store);
 	}
 	workers_free(store->workers);
+	workers_free(store->bulk);
 	workers_free(store->hashers);
 	weight_dir_unref(store->root);
 	derived_free(store->derived);

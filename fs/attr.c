@@ -36,13 +36,13 @@ static set_fn set_remove;
 /* clang-format off */
 static const struct attr {
 	const char *name;	/* behind ATTR_PREFIX */
-	unsigned scopes;
 	record_fn *record;
 	object_fn *object;
 	set_fn *set;
+	const char *help;
+	unsigned scopes;
 	bool unlisted;		/* read by name only */
 	bool waits;		/* perhaps for long */
-	const char *help;
 } attrs[] = {
 	{ .name = "availability", .scopes = REVISION, .record = availability,
 	  .help = "ready, degraded, or on its way in or out" },
@@ -281,7 +281,7 @@ static int leases(struct call *call, struct buf *ret)
 
 static int error_sentence(struct call *call, struct buf *ret)
 {
-	int r = refusal_get(call->fs, call->node, ret);
+	int r = refusal_get(call->node, ret);
 
 	if (r < 0)
 		return r;

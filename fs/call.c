@@ -318,15 +318,6 @@ void reply_sized(fuse_req_t req, const struct buf *b, size_t size)
 		(void)fuse_reply_buf(req, b->data, b->len);
 }
 
-void reply_slice(fuse_req_t req, const struct buf *b, size_t size,
-		 uint64_t offset)
-{
-	size_t at = offset < b->len ? (size_t)offset : b->len;
-	size_t n = b->len - at < size ? b->len - at : size;
-
-	(void)fuse_reply_buf(req, b->data + at, n);
-}
-
 void call_reply_entry(struct call *call)
 {
 	reply_entry(call->req, take_ptr(call->made));

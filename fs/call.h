@@ -106,9 +106,6 @@ void reply_entry(fuse_req_t req, struct node *node);
 void reply_attr(fuse_req_t req, struct node *node);
 /* Of getxattr and listxattr: size 0 asks for the length. */
 void reply_sized(fuse_req_t req, const struct buf *b, size_t size);
-/* The part of b that a READ asked for. */
-void reply_slice(fuse_req_t req, const struct buf *b, size_t size,
-		 uint64_t offset);
 
 /* The same as the end of a call. */
 void call_reply_entry(struct call *call);

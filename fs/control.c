@@ -30,23 +30,23 @@ static int wait_step(struct call *call, struct buf *ret);
 /* clang-format off */
 static const struct row {
 	const char *name;
-	unsigned where;
 	int (*make)(struct call *call, struct buf *ret); /* NULL: no text */
+	unsigned where;
 	bool waits;    /* perhaps for long */
 	bool manifest; /* served from a descriptor */
 	bool tensors;  /* a directory */
 } rows[] = {
-	{ "version",       AT_ROOT,      make_version,  false, false, false },
-	{ "config",        AT_ROOT,      make_config,   false, false, false },
-	{ "health",        AT_ROOT,      make_health,   false, false, false },
-	{ "metrics",       AT_ROOT,      make_metrics,  false, false, false },
-	{ "leases",        AT_ROOT,      make_leases,   false, false, false },
-	{ "wait",          IN_STAGED | IN_PUBLISHED,
-					 wait_step,     true,  false, false },
-	{ "metadata.json", IN_PUBLISHED, make_metadata, false, false, false },
-	{ "manifest.json", IN_PUBLISHED, NULL,          false, true,  false },
-	{ "sha256sums",    IN_PUBLISHED, make_sums,     true,  false, false },
-	{ "tensors",       IN_PUBLISHED, NULL,          false, false, true  },
+	{ "version",       make_version,  AT_ROOT,      false, false, false },
+	{ "config",        make_config,   AT_ROOT,      false, false, false },
+	{ "health",        make_health,   AT_ROOT,      false, false, false },
+	{ "metrics",       make_metrics,  AT_ROOT,      false, false, false },
+	{ "leases",        make_leases,   AT_ROOT,      false, false, false },
+	{ "wait",          wait_step,     IN_STAGED | IN_PUBLISHED,
+							true,  false, false },
+	{ "metadata.json", make_metadata, IN_PUBLISHED, false, false, false },
+	{ "manifest.json", NULL,          IN_PUBLISHED, false, true,  false },
+	{ "sha256sums",    make_sums,     IN_PUBLISHED, true,  false, false },
+	{ "tensors",       NULL,          IN_PUBLISHED, false, false, true  },
 };
 /* clang-format on */
 

@@ -214,13 +214,12 @@ static int serve(struct program *p, struct buf *shortcomings)
 		.hangup = on_hangup,
 		.arg = p,
 	};
-	struct fs *fs;
+	struct fs *fs = NULL;
 	int r;
 
-	r = weight_store_open(p->store, &p->config, &store, &p->why);
-	if (r < 0)
-		return r;
 	r = mount_prepare(p->mountpoint, &p->why);
+	if (r == 0)
+		r = weight_store_open(p->store, &p->config, &store, &p->why);
 	if (r == 0)
 		r = weight_tree_set_mountpoint(store, p->mountpoint);
 	if (r == 0)

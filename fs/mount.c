@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <sys/mount.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 
 #include "core/log.h"
@@ -93,6 +94,7 @@ static int check_directory(const char *mountpoint, const struct stat *st,
 
 int mount_prepare(const char *mountpoint, struct buf *why)
 {
+	struct statfs fs;
 	struct stat st;
 	int r;
 
@@ -104,7 +106,8 @@ int mount_prepare(const char *mountpoint, struct buf *why)
 		return r;
 	}
 	for (int i = 0; i < DEAD_MOUNTS_MAX; i++) {
-		if (stat(mountpoint, &st) == 0)
+		/* Attributes of a dead mount may be cached; these are not. */
+		if (stat(mountpoint, &st) == 0 && statfs(mountpoint, &fs) == 0)
 			return check_directory(mountpoint, &st, why);
 		if (!is_dead(errno)) {
 			r = -errno;
@@ -278,7 +281,8 @@ static int signals_start(struct signals *s)
 static void signals_stop(struct signals *s)
 {
 	atomic_store(&s->over, true);
-	(void)pthread_kill(s->thread, SIGTERM);
+	/* It is blocked everywhere, so it only ends the thread's wait. */
+	(void)pthread_kill(s->thread, SIGHUP);
 	(void)pthread_join(s->thread, NULL);
 }
 

@@ -93,6 +93,7 @@ static void node_free(struct fs *fs, struct node *node)
 	weight_group_unref(node->group);
 	weight_dir_unref(node->dir);
 	(void)pthread_mutex_destroy(&node->lock);
+	free(node->last);
 	free(node->error);
 	free(node);
 }
@@ -138,13 +139,10 @@ void node_table_free(struct fs *fs, struct node_table *table)
 
 struct node *node_of(struct fs *fs, fuse_ino_t ino)
 {
-	struct node *node;
-
-	static_assert(sizeof(ino) >= sizeof(node), "a node fits its number");
+	static_assert(sizeof(ino) >= sizeof(void *), "a node fits its number");
 	if (ino == FUSE_ROOT_ID)
 		return fs->root;
-	memcpy(&node, &ino, sizeof(node));
-	return node;
+	return (struct node *)(uintptr_t)ino;
 }
 
 fuse_ino_t node_id(const struct fs *fs, const struct node *node)
@@ -376,7 +374,7 @@ static int tensor_like(struct weight_group *group, const char *path,
 	auto_free char *copy = strdup(path);
 	mode_t mask = 0444;
 	char *rest = copy;
-	struct stat st;
+	struct stat st = { 0 };
 	int r;
 
 	if (!copy)
@@ -384,7 +382,7 @@ static int tensor_like(struct weight_group *group, const char *path,
 	r = weight_group_root(group, &at);
 	for (char *name = strsep(&rest, "/"); name && r == 0;
 	     name = strsep(&rest, "/")) {
-		struct weight_file *next;
+		struct weight_file *next = NULL;
 
 		r = weight_file_stat(at, &st);
 		if (r == 0)
@@ -401,6 +399,34 @@ static int tensor_like(struct weight_group *group, const char *path,
 		return r;
 	st.st_mode &= mask;
 	*ret = st;
+	return 0;
+}
+
+/* As tensor_like(); most tensors are in the same file as the one before. */
+static int tensor_like_cached(struct node *tensors, const char *path,
+			      struct stat *ret)
+{
+	struct node_like like = { .path = path };
+	bool known;
+	int r;
+
+	(void)pthread_mutex_lock(&tensors->lock);
+	known = tensors->last && strcmp(tensors->last->path, path) == 0;
+	if (known)
+		*ret = tensors->last->st;
+	(void)pthread_mutex_unlock(&tensors->lock);
+	if (known)
+		return 0;
+	r = tensor_like(tensors->group, path, &like.st);
+	if (r < 0)
+		return r;
+	*ret = like.st;
+	(void)pthread_mutex_lock(&tensors->lock);
+	if (!tensors->last)
+		tensors->last = malloc(sizeof(*tensors->last));
+	if (tensors->last)
+		*tensors->last = like;
+	(void)pthread_mutex_unlock(&tensors->lock);
 	return 0;
 }
 
@@ -423,7 +449,7 @@ int node_of_tensor(struct fs *fs, struct node *tensors, size_t index,
 	node->ino = synthetic_ino(tensors->ino, NODE_TENSOR, index);
 	node->group = weight_group_ref(tensors->group);
 	node->table = node_ref(fs, tensors);
-	r = tensor_like(tensors->group, t->path, &node->like);
+	r = tensor_like_cached(tensors, t->path, &node->like);
 	if (r < 0) {
 		node_free(fs, node);
 		return r;
@@ -589,7 +615,7 @@ void node_drop_group(struct fs *fs, const struct weight_group *group)
 	/* The last close of a removed file may take long: not under the lock. */
 	(void)pthread_mutex_lock(&fs->nodes->lock);
 	at = map_count(fs->nodes->nodes);
-	found = calloc(at + 1, sizeof(*found));
+	found = calloc(at + 1, sizeof(void *));
 	while (found && map_next(fs->nodes->nodes, &at, &e)) {
 		cleanup(weight_group_unref_cleanup) struct weight_group *of =
 			node_group(e.value);

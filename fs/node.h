@@ -51,6 +51,12 @@ enum node_kind {
 	NODE_TENSOR,
 };
 
+/* What a tensor looks like, by the file that holds it. */
+struct node_like {
+	const char *path; /* of the table of tensors */
+	struct stat st;
+};
+
 struct node {
 	enum node_kind kind;
 	bool group_root; /* a FILE that is the root of its generation */
@@ -72,7 +78,8 @@ struct node {
 	unsigned opens;     /* under lock */
 	bool passed;        /* under lock; true only while opens > 0 matters */
 	int32_t backing_id; /* under lock; 0: none */
-	char *error;        /* under lock; DIR: the last refusal, or NULL */
+	struct node_like *last; /* under lock; TENSORS: of the last lookup */
+	char *error;            /* under lock; DIR: the last refusal, or NULL */
 };
 
 /* Errors: -ENOMEM. */

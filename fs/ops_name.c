@@ -126,7 +126,7 @@ static int act_mkdir_file(struct call *call)
 static int act_stage(struct call *call)
 {
 	cleanup(weight_group_unref_cleanup) struct weight_group *group = NULL;
-	struct weight_file *root;
+	struct weight_file *root = NULL;
 	int r = weight_dir_stage(call->node->dir, call->name, call->mode,
 				 &call->caller, &group, &call->why);
 

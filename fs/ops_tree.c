@@ -18,7 +18,7 @@ static bool is_generation(const char *name)
 static int act_lookup_generation(struct call *call)
 {
 	cleanup(weight_group_unref_cleanup) struct weight_group *group = NULL;
-	struct weight_file *file;
+	struct weight_file *file = NULL;
 	int r;
 
 	if (call->node->kind == NODE_STAGING)
@@ -44,14 +44,15 @@ static int act_lookup_control(struct call *call)
 	return node_of_text(call->fs, call->node, row, &call->made);
 }
 
-static int act_lookup_tensor(struct call *call)
+static int lookup_tensor(struct fs *fs, struct node *parent, const char *name,
+			 struct node **ret)
 {
 	size_t i;
-	int r = weight_tensors_find(call->node->tensors, call->name, &i);
+	int r = weight_tensors_find(parent->tensors, name, &i);
 
 	if (r < 0)
 		return r;
-	return node_of_tensor(call->fs, call->node, i, &call->made);
+	return node_of_tensor(fs, parent, i, ret);
 }
 
 /* Hands the lookup to a worker, since it may read the disk. */
@@ -123,8 +124,8 @@ void op_lookup(fuse_req_t req, fuse_ino_t ino, const char *name)
 		lookup_later(req, parent, name, act_lookup_control);
 		return;
 	case NODE_TENSORS:
-		lookup_later(req, parent, name, act_lookup_tensor);
-		return;
+		r = lookup_tensor(fs, parent, name, &found);
+		break;
 	default:
 		r = -ENOTDIR;
 	}

@@ -80,7 +80,7 @@ void passthrough_try(struct fs *fs)
 {
 	char path[sizeof("/proc/self/fd/") + 11];
 	auto_fd int fd = -1;
-	int32_t id;
+	int32_t id = 0;
 	int r;
 
 	if (!atomic_load(&fs->passthrough.on))

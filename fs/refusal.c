@@ -70,13 +70,12 @@ void refusal_note(struct fs *fs, int err, struct node *node, const char *name,
 	buf_release(&path);
 }
 
-int refusal_get(struct fs *fs, struct node *node, struct buf *ret)
+int refusal_get(struct node *node, struct buf *ret)
 {
 	cleanup(weight_group_unref_cleanup) struct weight_group *group =
 		node_group(node);
 	int r = 0;
 
-	(void)fs;
 	if (group)
 		return weight_group_error(group, ret);
 	(void)pthread_mutex_lock(&node->lock);

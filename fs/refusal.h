@@ -19,7 +19,7 @@ void refusal_note(struct fs *fs, int err, struct node *node, const char *name,
 		  const char *why);
 
 /* The sentence of the last refusal; empty when there was none. */
-int refusal_get(struct fs *fs, struct node *node, struct buf *ret);
+int refusal_get(struct node *node, struct buf *ret);
 
 /* What is said of every change to a published generation. */
 extern const char refusal_published[];

@@ -15,11 +15,11 @@
 # the case expects it. Whatever happens, no mount, process or file stays.
 set -eu
 
-CASE=$1 DAEMON=$2
+CASE=$(realpath "$1") DAEMON=$(realpath "$2")
 TESTS=$(cd "$(dirname "$0")/.." && pwd)
 # Beside the daemon, not in /tmp, which may be in memory: the store's
 # filesystem should be the kind that users have.
-WORK=$(mktemp -d "$(cd "$(dirname "$DAEMON")" && pwd)/case.XXXXXX")
+WORK=$(mktemp -d "$(dirname "$DAEMON")/case.XXXXXX")
 chmod 755 "$WORK"
 STORE=$WORK/store MNT=$WORK/mnt LOG=$WORK/log
 DAEMON_PID=
