@@ -153,7 +153,7 @@ static int draft_files(struct draft *d)
 							  is_dir),
 			.object = e->kind == PAYLOAD_FILE ?
 					  (uint32_t)e->object :
-					  0,
+					  MANIFEST_NO_OBJECT,
 			.kind = kind_of(e->kind),
 		};
 		int r = manifest_add_file(d->m, &file, d->why);

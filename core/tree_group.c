@@ -190,7 +190,7 @@ static int state_on_record(struct weight_store *s,
 int tree_group_find(struct weight_store *s, const struct weight_identity *id,
 		    struct weight_dir *lineage, struct weight_group **ret)
 {
-	enum weight_group_state state;
+	enum weight_group_state state = WEIGHT_GROUP_STAGED;
 	char hex[DIGEST_HEX_LEN + 1];
 	struct weight_group *g;
 	int r = weight_group_hex(id, hex);

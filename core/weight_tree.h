@@ -82,6 +82,7 @@ int weight_tree_set_mountpoint(struct weight_store *store, const char *path);
  * generation has left the tree, so that cached names can be dropped.
  */
 typedef void weight_removed_fn(void *arg, struct weight_group *group);
+/* fn may be NULL: from then on nobody is called. */
 void weight_tree_on_removed(struct weight_store *store, weight_removed_fn *fn,
 			    void *arg);
 

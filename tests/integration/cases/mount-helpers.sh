@@ -36,7 +36,7 @@ grep -q no_such "$WORK/out" || fail "the option is not named"
 ! mounted || fail "-f mounts"
 
 # What is for mount(8) alone is taken out; it returns when the mount serves.
-"$MOUNT" "$STORE" "$MNT" -n -o \
+"$MOUNT" "$STORE" "$MNT" -o \
 	"rw,nofail,_netdev,x-systemd.automount,nosuid,nodev,log=$LOG" ||
 	fail "status $? of mount.weightfs"
 served || fail "mount.weightfs returned before the mount was served"

@@ -385,16 +385,15 @@ def mapped(path):
 # ---- The daemon, for cases that are MANUAL
 
 class Daemon:
-    def __init__(self, *options, store=STORE, mnt=MNT, prefix=()):
+    def __init__(self, *options, store=STORE, mnt=MNT):
         self.options, self.store, self.mnt = list(options), store, mnt
-        self.prefix = [str(x) for x in prefix]
         self.process = None
         self.start()
 
     def argv(self):
         options = [*filter(None, [os.environ.get("WEIGHTFS_TEST_OPTIONS")]),
                    *self.options]
-        return [*self.prefix, DAEMON, "-f", str(self.store), str(self.mnt),
+        return [DAEMON, "-f", str(self.store), str(self.mnt),
                 *(["-o", ",".join(options)] if options else [])]
 
     def start(self):

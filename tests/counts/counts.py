@@ -1,0 +1,389 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Counts what must never grow: requests, faults, syncs, bytes. Never a time.
+
+usage: counts.py DAEMON
+
+Prints TAP. Real mounts below the daemon's own directory, all removed at the
+end. What can't be counted here (no strace, no passthrough) is a skip.
+"""
+import contextlib
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent /
+                       "bench"))
+from mounts import MIB, Mount, run, status_kib, write_safetensors  # noqa: E402
+from watch import Watch  # noqa: E402
+
+FILE_BYTES = 128 * MIB
+FILES = 200
+OPENS = 200
+HANDLES = 5_000
+TENSORS = 100_000
+SHARDS = 16
+
+# Limits, each with what it stands for.
+ANON_BASE_BYTES = 64 * MIB
+ANON_HANDLE_BYTES = 200
+LIST_FIRST_MAX = 3       # per entry: the name, and what ls asks beside it
+LIST_AGAIN_MAX = 2       # per entry: only what ls asks beside the attributes
+LIST_FIXED_MAX = 24      # the directory itself and the path to it
+SYNCS_PUBLISH_MAX = 24   # the manifest, directories, the record; no payload
+FAULTS_GIB_MAX = 20_000  # 64 KiB each and some; huge folios need 512
+READ_BYTES_MAX = MIB     # what the daemon reads while others read 128 MiB
+
+
+class Skip(Exception):
+    pass
+
+
+class World:
+    def __init__(self, daemon):
+        self.daemon = daemon
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="counts.",
+                                                 dir=daemon.parent))
+        self.mounts = []
+        self.block = os.urandom(MIB)
+        text = daemon.read_bytes()
+        self.sanitized = b"__asan_init" in text or b"__tsan_init" in text
+        self.mount = Mount(self, "all")
+        health = (self.mount.path / ".weights" / "health").read_text()
+        self.passthrough = "passthrough: yes" in health
+
+    def close(self):
+        for mount in self.mounts:
+            with contextlib.suppress(OSError):
+                mount.stop()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def source(self, name):
+        path = self.dir / name
+        path.mkdir()
+        return path
+
+    def publish(self, source, generation):
+        """The revision, with a descriptor of it: what is asked below needs no
+        name above it."""
+        path = self.mount.put(source, generation)
+        shutil.rmtree(source)
+        return path
+
+    def need(self, passthrough=False, strace=False, plain=False):
+        if passthrough and not self.passthrough:
+            raise Skip("no passthrough here")
+        if strace and not shutil.which("strace"):
+            raise Skip("no strace")
+        if plain and self.sanitized:
+            raise Skip("a sanitizer has memory of its own")
+
+    def watch(self):
+        self.need(strace=True)
+        return Watch(self.mount, self.dir / "trace")
+
+    def one_file(self):
+        """A revision with one large file, made when first asked for."""
+        path = self.mount.lineage / "1" / "model.safetensors"
+        if not path.exists():
+            source = self.source("one")
+            write_safetensors(source / "model.safetensors",
+                              [("a", FILE_BYTES)], self.block)
+            self.publish(source, 1)
+        return path
+
+    def many_files(self):
+        path = self.mount.lineage / "2"
+        if not path.exists():
+            source = self.source("many")
+            for i in range(FILES):
+                (source / f"part-{i:03}.txt").write_text(f"{i}\n")
+            self.publish(source, 2)
+        return path
+
+    def many_tensors(self):
+        path = self.mount.lineage / "3"
+        if not path.exists():
+            source = self.source("tensors")
+            write_safetensors(source / "model.safetensors",
+                              [(f"model.layers.{i}.weight", 4)
+                               for i in range(TENSORS)], self.block)
+            self.publish(source, 3)
+        return path / ".weights" / "tensors"
+
+
+def check(holds, text):
+    if not holds:
+        raise AssertionError(text)
+
+
+def open_and_close(path, count):
+    for _ in range(count):
+        os.close(os.open(path, os.O_RDONLY))
+
+
+@contextlib.contextmanager
+def leased(path):
+    """Held open, and used once: the steady state of a server's files."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        open_and_close(path, 1)
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+def an_open_and_its_close_are_two_requests(world):
+    """And no disk is written or waited for."""
+    world.need(passthrough=True)
+    with leased(world.one_file()) as path, world.watch() as watch:
+        with watch.section() as seen:
+            open_and_close(path, OPENS)
+        said = f"{OPENS} times: {seen}"
+        check(seen.requests["OPEN"] == OPENS, said)
+        check(seen.requests["RELEASE"] <= OPENS, said)
+        check(sum(seen.requests.values()) <= 2 * OPENS, said)
+        check(seen.writes == 0 and not seen.syncs,
+              f"{seen.writes} writes, {sum(seen.syncs.values())} syncs")
+        return said
+
+
+def an_open_in_steady_state_writes_nothing_to_disk(world):
+    def written():
+        with open(f"/proc/{world.mount.pid}/io", encoding="ascii") as f:
+            io = dict(line.split(": ") for line in f.read().splitlines())
+        return (int(io["write_bytes"]),
+                world.mount.metric("lease_writes_total"),
+                world.mount.metric("metadata_commits_total"),
+                world.mount.metric("fsyncs_total"))
+
+    with leased(world.one_file()) as path:
+        before = written()
+        open_and_close(path, 10 * OPENS)
+        after = written()
+    check(after == before, f"bytes, lease writes, commits, fsyncs: "
+          f"{before} became {after}")
+
+
+def read_all(path):
+    with open(path, "rb", buffering=0) as f:
+        while f.read(MIB):
+            pass
+
+
+TOUCH = """
+import mmap, os, resource, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+m = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+faults = lambda: sum(resource.getrusage(resource.RUSAGE_SELF)[6:8])
+m[0]
+before = faults()
+for at in range(0, len(m), 4096):
+    m[at]
+print(faults() - before)
+"""
+
+
+def faults_of(path):
+    return int(run(sys.executable, "-c", TOUCH, path))
+
+
+def reading_and_mapping_reach_no_daemon(world):
+    """A gigabyte costs what its opening costs."""
+    world.need(passthrough=True)
+    path = world.one_file()
+    with leased(path) as held, world.watch() as watch:
+        with watch.section() as seen:
+            fd = os.open(held, os.O_RDONLY)
+            with open(fd, "rb", buffering=0) as f:
+                while f.read(MIB):
+                    pass
+        check(sum(seen.requests.values()) <= 4, f"read: {seen}")
+        said = f"read: {seen}"
+        with watch.section() as seen:
+            faults_of(path)
+        # Names on the way may have to be asked for again.
+        few = seen.requests.total() - seen.requests["LOOKUP"]
+        check(few <= 6 and seen.requests["READ"] == 0, f"mapped: {seen}")
+        return f"{said}; mapped: {seen}"
+
+
+def the_daemon_reads_no_byte_that_is_read(world):
+    world.need(passthrough=True)
+    path = world.one_file()
+
+    def daemon_read():
+        with open(f"/proc/{world.mount.pid}/io", encoding="ascii") as f:
+            return int(f.readline().split()[1])
+
+    before = daemon_read()
+    read_all(path)
+    faults_of(path)
+    check(daemon_read() - before <= READ_BYTES_MAX,
+          f"{daemon_read() - before} bytes")
+
+
+def a_map_faults_as_rarely_as_on_the_disk(world):
+    world.need(passthrough=True)
+    path = world.one_file()
+    read_all(path)
+    native = faults_of(world.mount.backing("model.safetensors"))
+    ours = faults_of(path)
+    scale = (1 << 30) // FILE_BYTES
+    said = f"{ours * scale} faults per GiB, natively {native * scale}"
+    check(ours * scale <= FAULTS_GIB_MAX, said)
+    check(ours <= native + native // 10 + 16, said)
+    return said
+
+
+def listing_with_attributes_asks_little_per_entry(world):
+    revision = world.many_files()
+    world.mount.fresh()
+    with world.watch() as watch:
+        with watch.section() as first:
+            run("ls", "-l", revision)
+        with watch.section() as again:
+            run("ls", "-l", revision)
+    said = f"{FILES} entries, first: {first}; again: {again}"
+    check(first.requests.total() <= LIST_FIRST_MAX * FILES + LIST_FIXED_MAX,
+          said)
+    check(again.requests.total() <= LIST_AGAIN_MAX * FILES + LIST_FIXED_MAX,
+          said)
+    return said
+
+
+def stage_shards(world, generation, shards):
+    source = world.source(f"shards-{shards}")
+    for i in range(shards):
+        write_safetensors(source / f"model-{i}.safetensors",
+                          [(f"layer.{i}", 65537)], world.block)
+    staged = world.mount.stage(generation)
+    run("cp", "-r", f"{source}/.", staged)
+    shutil.rmtree(source)
+    world.mount.wait(generation)
+
+
+def hashed(world):
+    return (world.mount.metric("chunks_hashed_total"),
+            world.mount.metric("bytes_hashed_total"))
+
+
+def a_rename_after_wait_hashes_nothing(world):
+    stage_shards(world, 10, SHARDS)
+    before = hashed(world)
+    check(before[0] >= SHARDS, f"only {before[0]} chunks were hashed")
+    world.mount.publish(10)
+    check(hashed(world) == before, f"{before} became {hashed(world)}")
+
+
+def publishing_after_wait_syncs_no_payload(world):
+    """As many syncs for many files as for one, and few."""
+    syncs = []
+    for generation, shards in ((11, 1), (12, SHARDS)):
+        stage_shards(world, generation, shards)
+        with world.watch() as watch, watch.section() as seen:
+            world.mount.publish(generation)
+        syncs.append(seen.syncs.total())
+    said = f"{syncs[0]} syncs with 1 file, {syncs[1]} with {SHARDS}"
+    check(syncs[0] == syncs[1] and syncs[0] <= SYNCS_PUBLISH_MAX, said)
+    return said
+
+
+def anon_bytes(world):
+    return status_kib(world.mount.pid, "RssAnon") * 1024
+
+
+def open_files_cost_the_daemon_little(world):
+    world.need(plain=True)
+    path = world.one_file()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard < 2 * HANDLES:
+        raise Skip(f"only {hard} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * HANDLES, hard))
+    before, fds = anon_bytes(world), []
+    try:
+        while len(fds) < HANDLES:
+            fds.append(os.open(path, os.O_RDONLY))
+        after = anon_bytes(world)
+    finally:
+        for fd in fds:
+            os.close(fd)
+    said = (f"{after / MIB:.1f} MiB with {HANDLES} files open, "
+            f"{(after - before) / HANDLES:.0f} bytes each")
+    check(after <= ANON_BASE_BYTES + HANDLES * ANON_HANDLE_BYTES, said)
+    return said
+
+
+def many_tensors_cost_the_daemon_little(world):
+    """Also with every name looked up and some tensors mapped."""
+    world.need(plain=True)
+    tensors = world.many_tensors()
+    before = anon_bytes(world)
+    names = os.listdir(tensors)
+    check(len(names) == TENSORS, f"{len(names)} names")
+    listed = anon_bytes(world)
+    run("ls", "-l", tensors)
+    for name in names[::TENSORS // 100]:
+        (tensors / name).read_bytes()
+    after = anon_bytes(world)
+    said = (f"{TENSORS} tensors: {before / MIB:.1f} MiB published, "
+            f"{listed / MIB:.1f} listed, {after / MIB:.1f} looked up")
+    check(after <= ANON_BASE_BYTES, said)
+    return said
+
+
+TESTS = [
+    an_open_and_its_close_are_two_requests,
+    an_open_in_steady_state_writes_nothing_to_disk,
+    reading_and_mapping_reach_no_daemon,
+    the_daemon_reads_no_byte_that_is_read,
+    a_map_faults_as_rarely_as_on_the_disk,
+    listing_with_attributes_asks_little_per_entry,
+    a_rename_after_wait_hashes_nothing,
+    publishing_after_wait_syncs_no_payload,
+    open_files_cost_the_daemon_little,
+    many_tensors_cost_the_daemon_little,
+]
+
+
+def one(number, test, world):
+    name = test.__name__.replace("_", " ")
+    try:
+        said = test(world)
+    except Skip as e:
+        print(f"ok {number} - {name} # SKIP {e}", flush=True)
+        return True
+    except Exception as e:  # noqa: BLE001: the rest still runs
+        print(f"not ok {number} - {name}")
+        for line in traceback.format_exception(e):
+            print("# " + line.rstrip().replace("\n", "\n# "))
+        return False
+    print(f"ok {number} - {name}", flush=True)
+    if said:
+        print(f"# {said}", flush=True)
+    return True
+
+
+def main():
+    if os.geteuid() != 0 or not os.access("/dev/fuse", os.W_OK):
+        print("1..0 # SKIP not root, or no /dev/fuse")
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    world = World(pathlib.Path(sys.argv[1]).resolve())
+    try:
+        print(f"1..{len(TESTS)}")
+        good = [one(i, test, world) for i, test in enumerate(TESTS, 1)]
+    finally:
+        world.close()
+    return 0 if all(good) else 1
+
+
+sys.exit(main())
