@@ -131,7 +131,7 @@ void staging_digest_start(struct weight_file *f)
 	if (r > 0)
 		r = -EBUSY;
 	else if (r != -EMFILE && r != -ENFILE)
-		r = tree_file_reopen(f, O_RDONLY | O_NONBLOCK, &fd);
+		r = tree_file_reopen(f, O_RDONLY, &fd);
 	if (r == 0 && fstat(fd, &st) < 0)
 		r = -errno;
 	if (r == 0) {
@@ -165,7 +165,7 @@ static int sync_and_seal(struct weight_file *f, const struct tree_seal *seal)
 {
 	auto_fd int fd = -1;
 	struct tree_seal old;
-	int r = tree_file_reopen(f, O_RDONLY | O_NONBLOCK, &fd);
+	int r = tree_file_reopen(f, O_RDONLY, &fd);
 
 	if (r < 0)
 		return r;
@@ -272,7 +272,7 @@ int weight_file_sync(struct weight_file *file, bool data_only)
 		store_unlock(file->store);
 		return 0;
 	}
-	r = tree_file_reopen(file, O_RDONLY | O_NONBLOCK, &fd);
+	r = tree_file_reopen(file, O_RDONLY, &fd);
 	if (r < 0)
 		return r;
 	metrics_add(METRIC_FSYNCS, 1);

@@ -230,6 +230,10 @@ int tree_file_path(struct weight_file *f, struct buf *ret)
 	return buf_append(ret, path + len, strlen(path + len));
 }
 
+/*
+ * Blocking, since a probe for holders may be going on, which refuses others for
+ * the microseconds that it takes.
+ */
 int tree_file_reopen(const struct weight_file *f, int flags, int *ret_fd)
 {
 	char link[PROC_FD_LEN];
@@ -648,7 +652,7 @@ static int set_size(struct weight_file *f, uint64_t size)
 
 	if (size > WEIGHT_FILE_BYTES_MAX)
 		return -EFBIG;
-	r = tree_file_reopen(f, O_WRONLY | O_NONBLOCK, &fd);
+	r = tree_file_reopen(f, O_WRONLY, &fd);
 	if (r < 0)
 		return r;
 	/* No digest may begin before the bytes are what they will be. */
@@ -709,7 +713,7 @@ static int open_to_change(struct weight_file *f, int *ret_fd)
 
 	if (r < 0)
 		return r;
-	r = tree_file_reopen(f, O_RDWR | O_NONBLOCK, ret_fd);
+	r = tree_file_reopen(f, O_RDWR, ret_fd);
 	if (r < 0)
 		weight_file_close(f, O_WRONLY);
 	return r;
@@ -750,7 +754,7 @@ int weight_file_copy_range(struct weight_file *from, uint64_t from_offset,
 		len = (size_t)(WEIGHT_FILE_BYTES_MAX - to_offset);
 	if (file_is_gone(from))
 		return -ENOENT;
-	if ((r = tree_file_reopen(from, O_RDONLY | O_NONBLOCK, &in)) < 0 ||
+	if ((r = tree_file_reopen(from, O_RDONLY, &in)) < 0 ||
 	    (r = open_to_change(to, &out)) < 0)
 		return r;
 	n = copy_file_range(in, &in_at, out, &out_at, len, 0);

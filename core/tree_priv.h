@@ -127,38 +127,41 @@ struct tensor_hold {
 };
 
 struct weight_group {
-	unsigned refs; /* [lock] */
+	unsigned refs;                 /* [lock] */
+	enum weight_group_state state; /* [lock] */
 	struct weight_store *store;
 	struct weight_identity *identity;
-	char hex[DIGEST_HEX_LEN + 1]; /* name of its directory, table key */
 	struct weight_dir *lineage;
 	int dirfd;         /* of the group's directory, O_PATH */
 	int files_fd;      /* of files/ in it, O_PATH */
 	struct list files; /* [lock] all weight_files of this group */
 
-	enum weight_group_state state; /* [lock] */
-	pthread_cond_t changed;        /* of anything below, broadcast */
-	unsigned mutations;            /* [lock] between enter and leave */
-	uint64_t tree_version;         /* [lock] goes up with every mutation */
-	uint64_t tree_synced; /* [lock] directories durable as of this, plus 1 */
-	struct work *parked;  /* [lock] to be run after an attempt */
-	struct buf error;     /* [lock] */
-	unsigned writers;     /* [lock] sum over files */
-	bool removing;        /* [lock] a removal is looking around */
+	pthread_cond_t changed; /* of anything below, broadcast */
+	unsigned mutations;     /* [lock] between enter and leave */
+	unsigned writers;       /* [lock] sum over files */
+	uint64_t tree_version;  /* [lock] goes up with every mutation */
+	uint64_t
+		tree_synced; /* [lock] directories durable as of this, plus 1 */
+	struct work *parked; /* [lock] to be run after an attempt */
+	struct buf error;    /* [lock] */
 
 	/* [lock] Handles and mappings that keep the lease. */
 	unsigned holders;
+	bool lease_busy;   /* a worker is changing the record */
+	bool removing;     /* a removal is looking around */
 	uint64_t lease_id; /* 0: no record */
 	uint64_t lease_expires_ms;
-	bool lease_busy;        /* a worker is changing the record */
-	uint64_t idle_since_ms; /* monotonic; when holders became 0 */
-	struct list in_leased;  /* store->leased while lease_id != 0 */
+	/* Monotonic; when holders became 0, or a renewal failed last. */
+	uint64_t idle_since_ms;
+	struct list in_leased; /* store->leased while lease_id != 0 */
 
 	/* [lock] Read from the manifest when first asked for. */
 	struct weight_tensors *tensors;
 	uint64_t tensors_used_ms;
 	struct list in_cached; /* store->cached while tensors is set */
 	char *sha256sums;
+
+	char hex[DIGEST_HEX_LEN + 1]; /* name of its directory, table key */
 };
 
 struct weight_store {

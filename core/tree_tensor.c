@@ -347,8 +347,8 @@ static void drop_group(struct weight_group *g)
 static int open_source(struct weight_group *g, const struct weight_tensor *t,
 		       int *ret_fd)
 {
-	int fd = openat(g->files_fd, t->path,
-			O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	int fd =
+		openat(g->files_fd, t->path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 
 	if (fd < 0)
 		return -errno;
@@ -455,7 +455,7 @@ int weight_file_sha256(struct weight_file *file,
 
 	if (file->type != S_IFREG)
 		return -ENODATA;
-	r = tree_file_reopen(file, O_RDONLY | O_NONBLOCK, &fd);
+	r = tree_file_reopen(file, O_RDONLY, &fd);
 	if (r < 0)
 		return r;
 	if (fstat(fd, &st) < 0)
@@ -540,7 +540,7 @@ static int sum_files(struct weight_group *g, const struct manifest *m,
 		if (f->kind != MANIFEST_REGULAR)
 			continue;
 		fd = openat(g->files_fd, f->path,
-			    O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+			    O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 		if (fd < 0)
 			return -errno;
 		if ((r = hash_range(fd, 0, f->size, waiter, &digest)) < 0 ||

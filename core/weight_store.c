@@ -321,7 +321,7 @@ static int store_init(struct weight_store *s, const struct config *config)
 	return holders_init();
 }
 
-/* Behind the first requests: what is held, and deletions that stopped. */
+/* Behind the first requests: what is held, and leases that ran out. */
 struct settling {
 	struct work work;
 	struct weight_store *store;
@@ -338,7 +338,6 @@ static void settle_run(struct work *work)
 			       LEASE_SWEEP_BATCH, &swept) == 0 &&
 	       swept > 0)
 		;
-	(void)removal_resume(s);
 	free(settling);
 	store_background_end(s);
 }
@@ -381,6 +380,8 @@ int weight_store_open(const char *path, const struct config *config,
 		r = settle_start(s);
 	if (r < 0)
 		return say(r, why, "starting on the store", path);
+	/* Before anybody can begin another deletion of the same. */
+	(void)removal_resume(s);
 	*ret = take_ptr(s);
 	return 0;
 }

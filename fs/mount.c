@@ -359,6 +359,23 @@ static int serve_mounted(struct fs *fs, const struct mount_options *options)
 	return r > 0 ? 0 : r;
 }
 
+/* libfuse says what it missed in the log only, where a user won't look. */
+static void say_why_not(const char *mountpoint, struct buf *why)
+{
+	int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+
+	(void)buf_printf(why, "mounting at '%s' failed", mountpoint);
+	if (fd < 0)
+		(void)buf_printf(why, ": /dev/fuse: %s", strerror(errno));
+	else if (geteuid() != 0)
+		(void)buf_printf(why, ": an ordinary user needs fusermount3 "
+				      "(package fuse3), a mount point of his "
+				      "own, and for allow_other the line "
+				      "user_allow_other in /etc/fuse.conf");
+	if (fd >= 0)
+		(void)close(fd);
+}
+
 int mount_serve(struct fs *fs, const struct mount_options *options,
 		struct buf *why)
 {
@@ -370,8 +387,7 @@ int mount_serve(struct fs *fs, const struct mount_options *options,
 		(void)buf_printf(why, "making a session: %s", strerror(-r));
 	} else if (fuse_session_mount(session, options->mountpoint) != 0) {
 		r = errno > 0 ? -errno : -EIO;
-		(void)buf_printf(why, "mounting at '%s' failed",
-				 options->mountpoint);
+		say_why_not(options->mountpoint, why);
 	} else {
 		r = serve_mounted(fs, options);
 		if (r < 0)

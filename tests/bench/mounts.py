@@ -69,7 +69,7 @@ class Mount:
         self.store = world.dir / f"{name}.store"
         self.path = world.dir / f"{name}.mnt"
         self.log = world.dir / f"{name}.log"
-        self.process = None
+        self.process, self.status = None, 0
         self.path.mkdir(exist_ok=True)
         world.mounts.append(self)
         self.start()
@@ -105,6 +105,8 @@ class Mount:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+            # Of all that ran, the worst; a signal is a negative number.
+            self.status = self.process.returncode or self.status
         self.process = None
 
     def fresh(self):

@@ -56,7 +56,8 @@ class World:
         self.block = os.urandom(MIB)
         text = daemon.read_bytes()
         self.sanitized = b"__asan_init" in text or b"__tsan_init" in text
-        self.mount = Mount(self, "all")
+        self.mount = Mount(self, "all",
+                           os.environ.get("WEIGHTFS_TEST_OPTIONS", ""))
         health = (self.mount.path / ".weights" / "health").read_text()
         self.passthrough = "passthrough: yes" in health
 
@@ -72,8 +73,6 @@ class World:
         return path
 
     def publish(self, source, generation):
-        """The revision, with a descriptor of it: what is asked below needs no
-        name above it."""
         path = self.mount.put(source, generation)
         shutil.rmtree(source)
         return path
@@ -340,6 +339,12 @@ def many_tensors_cost_the_daemon_little(world):
     return said
 
 
+def the_daemon_has_ended_in_order(world):
+    world.mount.stop()
+    check(world.mount.status == 0, f"status {world.mount.status}: "
+          f"{world.mount.log.read_text()[-2000:]}")
+
+
 TESTS = [
     an_open_and_its_close_are_two_requests,
     an_open_in_steady_state_writes_nothing_to_disk,
@@ -351,6 +356,7 @@ TESTS = [
     publishing_after_wait_syncs_no_payload,
     open_files_cost_the_daemon_little,
     many_tensors_cost_the_daemon_little,
+    the_daemon_has_ended_in_order,
 ]
 
 

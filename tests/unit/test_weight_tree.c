@@ -143,13 +143,12 @@ START_TEST(what_was_staged_is_published_whole)
 	ck_assert_int_eq(weight_group_state(g), WEIGHT_GROUP_PUBLISHED);
 	ck_assert_int_eq(weight_dir_published(lineage, "7", &again), 0);
 	ck_assert_ptr_eq(again, g);
-	ck_assert_int_eq(weight_dir_next_generation(lineage, false, 0,
-						    &generation),
-			 0);
+	ck_assert_int_eq(
+		weight_dir_next_generation(lineage, false, 0, &generation), 0);
 	ck_assert_uint_eq(generation, 7);
-	ck_assert_int_eq(weight_dir_next_generation(lineage, true, 0,
-						    &generation),
-			 -ENOENT);
+	ck_assert_int_eq(
+		weight_dir_next_generation(lineage, true, 0, &generation),
+		-ENOENT);
 	ck_assert_int_eq(weight_group_metadata(g, &m), 0);
 	ck_assert_int_eq(m->availability, WEIGHT_READY);
 	ck_assert_int_eq(m->residency, WEIGHT_COLD);
@@ -208,13 +207,12 @@ START_TEST(a_writer_keeps_it_from_being_published)
 	ck_assert_int_eq(weight_group_enter(g, NULL), 0);
 	ck_assert_int_eq(weight_file_open(f, O_RDWR, true), 0);
 	weight_group_leave(g);
-	ck_assert_int_eq(weight_group_publish(g, lineage, "3", false, NULL,
-					      &why),
-			 -EBUSY);
+	ck_assert_int_eq(
+		weight_group_publish(g, lineage, "3", false, NULL, &why),
+		-EBUSY);
 	weight_file_close(f, O_RDWR);
-	ck_assert_int_eq(weight_group_publish(g, lineage, "3", false, NULL,
-					      &why),
-			 0);
+	ck_assert_int_eq(
+		weight_group_publish(g, lineage, "3", false, NULL, &why), 0);
 	weight_file_unref(f);
 	weight_group_unref(g);
 }
@@ -226,17 +224,17 @@ START_TEST(the_target_has_one_place_and_one_life)
 	struct weight_group *h = stage("8");
 	struct weight_group *none = NULL;
 
-	ck_assert_int_eq(weight_group_publish(h, lineage, "9", false, NULL,
-					      &why),
-			 -EPERM);
-	ck_assert_int_eq(weight_dir_stage(lineage, "7", 0755, &caller, &none,
-					  &why),
-			 -EEXIST);
+	ck_assert_int_eq(
+		weight_group_publish(h, lineage, "9", false, NULL, &why),
+		-EPERM);
+	ck_assert_int_eq(
+		weight_dir_stage(lineage, "7", 0755, &caller, &none, &why),
+		-EEXIST);
 	ck_assert_int_eq(weight_group_remove(g, 0, &why), 0);
 	ck_assert_int_eq(weight_dir_published(lineage, "7", &none), -ENOENT);
-	ck_assert_int_eq(weight_dir_stage(lineage, "7", 0755, &caller, &none,
-					  &why),
-			 -EEXIST);
+	ck_assert_int_eq(
+		weight_dir_stage(lineage, "7", 0755, &caller, &none, &why),
+		-EEXIST);
 	weight_group_unref(h);
 	weight_group_unref(g);
 }
@@ -362,12 +360,14 @@ Suite *suite(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, what_was_staged_is_published_whole);
 	tcase_add_test(t, a_published_tree_takes_no_change);
-	tcase_add_test(t, a_malformed_file_refuses_the_publish_and_can_be_mended);
+	tcase_add_test(t,
+		       a_malformed_file_refuses_the_publish_and_can_be_mended);
 	tcase_add_test(t, a_writer_keeps_it_from_being_published);
 	tcase_add_test(t, the_target_has_one_place_and_one_life);
 	tcase_add_test(t, an_open_handle_or_a_mapping_holds_off_the_removal);
 	tcase_add_test(t, a_tensor_is_a_file_of_its_own);
-	tcase_add_test(t, a_restart_finds_what_was_published_and_what_was_staged);
+	tcase_add_test(t,
+		       a_restart_finds_what_was_published_and_what_was_staged);
 	tcase_add_test(t, an_emptied_staging_tree_leaves_nothing);
 	tcase_add_test(t, a_second_owner_is_refused);
 	suite_add_tcase(s, t);

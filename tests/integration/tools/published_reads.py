@@ -42,9 +42,12 @@ sums = (weights / "sha256sums").read_text().splitlines()
 files = [p for p in SRC.rglob("*") if p.is_file() and not p.is_symlink()]
 equal(len(sums), len(files), "lines of sha256sums")
 # Each open reads its own text, at any offset and in any piece.
-with open(weights / "sha256sums", "rb") as f:
+with open(weights / "metadata.json", "rb", buffering=0) as f:
     f.seek(10)
-    equal(f.read(20), (weights / "sha256sums").read_bytes()[10:30], "seek")
+    equal(f.read(20), (weights / "metadata.json").read_bytes()[10:30], "seek")
+with open(weights / "sha256sums", "rb", buffering=0) as f:
+    equal(b"".join(iter(lambda: f.read(7), b"")),
+          (weights / "sha256sums").read_bytes(), "in small pieces")
 
 # ---- Tensors: one file each, reversible names, no other bytes
 listed = names(weights / "tensors")
