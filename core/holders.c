@@ -265,27 +265,60 @@ static int search_process(struct search *s, int all, const char *pid)
 	return r ? r : search_maps(s, proc, pid);
 }
 
+static int compare_pids(const void *a, const void *b)
+{
+	const long *x = a;
+	const long *y = b;
+
+	return *x < *y ? 1 : *x > *y ? -1 : 0;
+}
+
+/* The processes that there are, but for this one, as an array of long. */
+static int list_pids(DIR *dir, struct buf *ret)
+{
+	const char *name;
+	int r;
+
+	while ((r = dir_next(dir, &name)) == 0 && name) {
+		long pid = isdigit((unsigned char)name[0]) ?
+				   strtol(name, NULL, 10) :
+				   0;
+
+		if (pid <= 0 || pid == getpid())
+			continue;
+		r = buf_append(ret, &pid, sizeof(pid));
+		if (r < 0)
+			return r;
+	}
+	return r;
+}
+
+/* Those that hold something came late as a rule, so they are asked first. */
 static int search_all(struct search *s)
 {
 	cleanup(dir_close_cleanup) DIR *dir = NULL;
-	const char *name;
+	struct buf pids = BUF_INIT;
 	int r;
 
 	r = dir_open(AT_FDCWD, "/proc", &dir);
 	if (r < 0)
 		return log_debug(r, "opening /proc");
-	while (s->found <= HOLDERS_SHOWN_MAX && !is_late(s)) {
-		r = dir_next(dir, &name);
-		if (r < 0 || !name)
-			return r;
-		if (!isdigit((unsigned char)name[0]) ||
-		    strtol(name, NULL, 10) == getpid())
-			continue;
+	r = list_pids(dir, &pids);
+	if (r == 0)
+		qsort(pids.data, pids.len / sizeof(long), sizeof(long),
+		      compare_pids);
+	for (size_t at = 0; r >= 0 && at < pids.len &&
+			    s->found <= HOLDERS_SHOWN_MAX && !is_late(s);
+	     at += sizeof(long)) {
+		char name[sizeof("-9223372036854775808")];
+		long pid;
+
+		memcpy(&pid, pids.data + at, sizeof(pid));
+		(void)snprintf(name, sizeof(name), "%ld", pid);
 		r = search_process(s, dirfd(dir), name);
-		if (r < 0)
-			return r;
 	}
-	return 0;
+	buf_release(&pids);
+	return r < 0 ? r : 0;
 }
 
 int holders_describe(const char *mountpoint, const char *below,

@@ -30,6 +30,7 @@ struct attempt {
 	uint64_t deadline_ms;
 	struct staging_look look;
 	bool decided; /* the records were asked to change */
+	bool held;    /* refused for a writer, who is to be named */
 	struct buf *why;
 };
 
@@ -112,6 +113,33 @@ static void end(struct weight_group *g, bool published)
 
 /* ---- Nobody writes ---- */
 
+/* Who it is may be hidden from us, so the file is named in any case. */
+static void say_written(struct attempt *a, unsigned writers)
+{
+	struct weight_group *g = a->g;
+	struct weight_file *file = NULL;
+	struct buf path = BUF_INIT;
+
+	store_lock(g->store);
+	for (struct list *at = g->files.next; at != &g->files && !file;
+	     at = at->next) {
+		file = container_of(at, struct weight_file, in_group);
+		if (file->writers > 0)
+			file->refs++;
+		else
+			file = NULL;
+	}
+	store_unlock(g->store);
+	if (file && tree_file_path(file, &path) == 0)
+		(void)buf_printf(a->why, "'%s' is open for writing", path.data);
+	else
+		(void)buf_printf(a->why, "a file is open for writing");
+	if (writers > 1)
+		(void)buf_printf(a->why, " (%u descriptors in all)", writers);
+	buf_release(&path);
+	weight_file_unref(file);
+}
+
 static int drain(struct attempt *a)
 {
 	struct weight_group *g = a->g;
@@ -141,8 +169,8 @@ static int drain(struct attempt *a)
 	}
 	if (!writers)
 		return 0;
-	(void)buf_printf(a->why, "%u open for writing", writers);
-	tree_group_who(g, true, a->why);
+	say_written(a, writers);
+	a->held = true;
 	return -EBUSY;
 }
 
@@ -158,7 +186,7 @@ static int probe_file(struct attempt *a, size_t i)
 	if (r > 0) {
 		(void)buf_printf(a->why, "'%s' is open or mapped for writing",
 				 p->entries[p->objects[i]].path);
-		tree_group_who(a->g, true, a->why);
+		a->held = true;
 		return -EBUSY;
 	}
 	return r == -EOPNOTSUPP ? 0 : r;
@@ -503,6 +531,9 @@ int weight_group_publish(struct weight_group *group, struct weight_dir *new_dir,
 		return r;
 	r = attempt(&a);
 	end(group, r == 0);
+	/* Looking may wait for processes that wait for the attempt's end. */
+	if (a.held)
+		tree_group_who(group, true, why);
 	if (r == 0) {
 		warn_private(&a);
 		settle(&a);

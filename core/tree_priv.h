@@ -126,6 +126,18 @@ struct tensor_hold {
 	unsigned pause_ms;
 };
 
+/* What is known of a group's files, against what publishing needs. */
+struct staging_need {
+	size_t files; /* regular, distinct */
+	uint64_t bytes;
+	size_t undigested;
+	uint64_t digested_bytes;
+	size_t unsynced;
+	size_t written;             /* open for writing */
+	struct weight_file *failed; /* borrowed from the look, or NULL */
+	int error;                  /* why it failed */
+};
+
 struct weight_group {
 	unsigned refs;                 /* [lock] */
 	enum weight_group_state state; /* [lock] */
@@ -281,18 +293,6 @@ int tree_seal_write(int fd, const struct tree_seal *seal);
 
 /* The keeper found that nobody writes: start a digest job if one is due. */
 void staging_digest_start(struct weight_file *f);
-
-/* What is known of a group's files, against what publishing needs. */
-struct staging_need {
-	size_t files; /* regular, distinct */
-	uint64_t bytes;
-	size_t undigested;
-	uint64_t digested_bytes;
-	size_t unsynced;
-	size_t written;             /* open for writing */
-	struct weight_file *failed; /* borrowed from the look, or NULL */
-	int error;                  /* why it failed */
-};
 
 /*
  * The files of one look at a staged tree. files[i] belongs to object i of the

@@ -16,18 +16,40 @@ struct fs *fs_of(fuse_req_t req)
 	return fuse_req_userdata(req);
 }
 
-static void long_end(struct fs *fs)
+/* Whether the call may have a thread of its own; then it is counted. */
+static bool long_begin(struct call *call)
 {
+	struct fs *fs = call->fs;
+	unsigned all = 0, own = 0;
+	bool room;
+
 	(void)pthread_mutex_lock(&fs->calls_lock);
-	fs->calls_long--;
+	for (struct list *at = fs->calls_long.next; at != &fs->calls_long;
+	     at = at->next) {
+		all++;
+		own += container_of(at, struct call, in_long)->caller.uid ==
+		       call->caller.uid;
+	}
+	room = all < CALL_LONG_MAX &&
+	       (call->caller.uid == 0 || own < CALL_LONG_USER_MAX);
+	if (room)
+		list_add_tail(&fs->calls_long, &call->in_long);
 	(void)pthread_mutex_unlock(&fs->calls_lock);
-	fs_end(fs);
+	return room;
+}
+
+static void long_end(struct call *call)
+{
+	(void)pthread_mutex_lock(&call->fs->calls_lock);
+	list_remove(&call->in_long);
+	(void)pthread_mutex_unlock(&call->fs->calls_lock);
 }
 
 static void call_free(struct call *call)
 {
 	struct fs *fs = call->fs;
 
+	long_end(call);
 	node_unref(fs, call->node, 1);
 	node_unref(fs, call->other, 1);
 	node_unref(fs, call->made, 1);
@@ -151,6 +173,7 @@ struct call *call_new(fuse_req_t req, struct node *node,
 	}
 	call->work.run = call_run;
 	call->work.priority = WORK_SERVING;
+	list_init(&call->in_long);
 	call->fs = fs_of(req);
 	call->req = req;
 	call->act = act;
@@ -202,7 +225,7 @@ static void *long_main(void *arg)
 	struct fs *fs = call->fs;
 
 	call_run(&call->work);
-	long_end(fs);
+	fs_end(fs);
 	return NULL;
 }
 
@@ -224,27 +247,33 @@ static int start_thread(struct call *call)
 	return -err;
 }
 
-void call_submit_long(struct call *call)
+/* False: the call is still the caller's. */
+static bool go_alone(struct call *call)
 {
 	struct fs *fs = call->fs;
-	bool room;
-	int r;
 
-	(void)pthread_mutex_lock(&fs->calls_lock);
-	room = fs->calls_long < CALL_LONG_MAX;
-	if (room)
-		fs->calls_long++;
-	(void)pthread_mutex_unlock(&fs->calls_lock);
-	if (room)
-		fs_begin(fs);
+	if (!long_begin(call))
+		return false;
+	fs_begin(fs);
+	if (start_thread(call) == 0)
+		return true;
+	fs_end(fs);
+	long_end(call);
+	return false;
+}
 
-	r = room ? start_thread(call) : -EMFILE;
-	if (r == 0)
+void call_submit_long(struct call *call)
+{
+	if (go_alone(call))
 		return;
-	if (room)
-		long_end(fs);
 	(void)buf_printf(&call->why, "too many requests wait at once");
 	call_finish(call, -EMFILE);
+}
+
+void call_submit_slow(struct call *call)
+{
+	if (!go_alone(call))
+		call_submit(call);
 }
 
 /* Also true when the daemon is about to end. */

@@ -19,14 +19,17 @@
 #ifndef FS_CALL_H
 #define FS_CALL_H
 
+#include "core/list.h"
 #include "core/weight_tree.h"
 #include "core/workers.h"
 #include "fs/compat.h"
 #include "fs/handle.h"
 #include "fs/node.h"
 
-/* Waits that go on at once, each on a thread of its own. */
-#define CALL_LONG_MAX 256
+/* Calls that go on at once with a thread of their own. */
+#define CALL_LONG_MAX 1024
+/* Those of one user but root: nobody keeps all others from waiting. */
+#define CALL_LONG_USER_MAX 384
 
 /* Groups of which nodes the call changes. */
 #define CALL_ENTERS_NODE 1u
@@ -34,6 +37,7 @@
 
 struct call {
 	struct work work;
+	struct list in_long; /* fs->calls_long */
 	struct fs *fs;
 	fuse_req_t req;
 	int (*act)(struct call *call);
@@ -79,8 +83,10 @@ bool call_names(struct call *call, const char *name, const char *new_name);
 bool call_bytes(struct call *call, const void *bytes, size_t len);
 
 void call_submit(struct call *call);
-/* Answers -EMFILE when CALL_LONG_MAX wait already. */
+/* What may wait for other people: -EMFILE when too many wait already. */
 void call_submit_long(struct call *call);
+/* What may keep a disk busy for long: a worker does it when all else fails. */
+void call_submit_slow(struct call *call);
 
 /* For what a call waits for; progress may be NULL. */
 struct weight_waiter call_waiter(struct call *call,

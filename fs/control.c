@@ -35,12 +35,13 @@ static const struct row {
 	bool waits;    /* perhaps for long */
 	bool manifest; /* served from a descriptor */
 	bool tensors;  /* a directory */
+	bool closed;   /* names what is every tenant's: for root alone */
 } rows[] = {
 	{ "version",       make_version,  AT_ROOT,      false, false, false },
 	{ "config",        make_config,   AT_ROOT,      false, false, false },
 	{ "health",        make_health,   AT_ROOT,      false, false, false },
 	{ "metrics",       make_metrics,  AT_ROOT,      false, false, false },
-	{ "leases",        make_leases,   AT_ROOT,      false, false, false },
+	{ "leases",        make_leases,   AT_ROOT,      .closed = true },
 	{ "wait",          wait_step,     IN_STAGED | IN_PUBLISHED,
 							true,  false, false },
 	{ "metadata.json", make_metadata, IN_PUBLISHED, false, false, false },
@@ -76,6 +77,12 @@ int control_find(const struct node *control, const char *name, size_t *ret)
 		return 0;
 	}
 	return -ENOENT;
+}
+
+mode_t control_mode(const struct node *text)
+{
+	assert(text->index < ARRAY_LEN(rows));
+	return rows[text->index].closed ? 0400 : 0444;
 }
 
 bool control_is_tensors(const struct node *control, size_t row)

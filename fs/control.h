@@ -14,6 +14,9 @@
 /* Whether name is there now, in a ROOT_CONTROL or GROUP_CONTROL. -ENOENT. */
 int control_find(const struct node *control, const char *name, size_t *ret);
 
+/* Permissions of a text; those of a generation are less where its root's are. */
+mode_t control_mode(const struct node *text);
+
 /* Whether the row is the directory of tensors. */
 bool control_is_tensors(const struct node *control, size_t row);
 

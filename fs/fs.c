@@ -62,6 +62,7 @@ int fs_new(struct weight_store *store, const struct config *config,
 	(void)clock_gettime(CLOCK_REALTIME, &fs->started);
 	(void)pthread_mutex_init(&fs->calls_lock, NULL);
 	(void)pthread_cond_init(&fs->calls_idle, NULL);
+	list_init(&fs->calls_long);
 	passthrough_init(fs);
 	r = node_table_new(&fs->nodes);
 	if (r == 0)

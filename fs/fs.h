@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "core/config.h"
+#include "core/list.h"
 #include "core/weight_tree.h"
 #include "fs/compat.h"
 #include "fs/passthrough.h"
@@ -46,8 +47,8 @@ struct fs {
 	atomic_bool stopping; /* waits end with EINTR */
 	pthread_mutex_t calls_lock;
 	pthread_cond_t calls_idle; /* under calls_lock */
-	unsigned calls;      /* under calls_lock; handed out, unanswered */
-	unsigned calls_long; /* under calls_lock; on a thread each */
+	unsigned calls;         /* under calls_lock; handed out, unanswered */
+	struct list calls_long; /* under calls_lock; on a thread each */
 
 	/* What could not be had, said once by main(); "" when all is well. */
 	struct buf shortcomings;

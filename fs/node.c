@@ -251,6 +251,15 @@ int node_of_file(struct fs *fs, struct weight_file *file, bool group_root,
 	return add(fs, node, ret);
 }
 
+/* The root of a generation may change for as long as that is staged. */
+static void stat_root(struct weight_group *group, struct stat *ret)
+{
+	cleanup(weight_file_unref_cleanup) struct weight_file *root = NULL;
+
+	if (weight_group_root(group, &root) == 0)
+		(void)weight_file_stat(root, ret);
+}
+
 /*
  * A virtual node below or beside parent. Either dir or group, borrowed, is
  * what it belongs to, or neither.
@@ -276,6 +285,8 @@ static int node_of_virtual(struct fs *fs, enum node_kind kind, size_t index,
 	node->like = parent->like;
 	if (parent->kind == NODE_FILE)
 		(void)weight_file_stat(parent->file, &node->like);
+	else if (group)
+		stat_root(group, &node->like);
 	node->like.st_size = 0;
 	node->like.st_blocks = 0;
 	return add(fs, node, ret);
@@ -302,6 +313,8 @@ int node_of_control(struct fs *fs, struct node *parent, struct node **ret)
 			    &node);
 	if (r < 0)
 		return r;
+	node->like.st_uid = geteuid();
+	node->like.st_gid = getegid();
 	node->like.st_atim = fs->started;
 	node->like.st_mtim = fs->started;
 	node->like.st_ctim = fs->started;
@@ -351,15 +364,44 @@ int node_of_tensors(struct fs *fs, struct node *control, struct node **ret)
 	return 0;
 }
 
-/* Read bits that a directory on the way to a file leaves to others. */
-static mode_t passable(mode_t dir_mode)
-{
-	mode_t mask = 0444;
+/* The directories on the way to a file. */
+struct way {
+	mode_t mode; /* what all of them allow */
+	uid_t uid;   /* of the first */
+	gid_t gid;
+	bool mixed_uid, mixed_gid; /* others have another one */
+};
 
-	if (!(dir_mode & S_IXGRP))
-		mask &= ~(mode_t)S_IRGRP;
-	if (!(dir_mode & S_IXOTH))
-		mask &= ~(mode_t)S_IROTH;
+static void way_add(struct way *way, const struct stat *dir)
+{
+	if (way->mode == 0) {
+		way->mode = ~(mode_t)0;
+		way->uid = dir->st_uid;
+		way->gid = dir->st_gid;
+	}
+	way->mode &= dir->st_mode;
+	way->mixed_uid |= dir->st_uid != way->uid;
+	way->mixed_gid |= dir->st_gid != way->gid;
+}
+
+/*
+ * Which of the file's read bits are worth anything to those who have to come
+ * this way. Who has another place in a directory than in the file passes only
+ * where all do.
+ */
+static mode_t way_passable(const struct way *way, const struct stat *file)
+{
+	const mode_t all = S_IXGRP | S_IXOTH;
+	bool everybody = (way->mode & all) == all;
+	bool same_gid = !way->mixed_gid && way->gid == file->st_gid;
+	mode_t mask = 0;
+
+	if (everybody || (!way->mixed_uid && way->uid == file->st_uid))
+		mask |= S_IRUSR;
+	if (everybody || (same_gid && way->mode & S_IXGRP))
+		mask |= S_IRGRP;
+	if (everybody || (same_gid && way->mode & S_IXOTH))
+		mask |= S_IROTH;
 	return mask;
 }
 
@@ -372,7 +414,7 @@ static int tensor_like(struct weight_group *group, const char *path,
 {
 	cleanup(weight_file_unref_cleanup) struct weight_file *at = NULL;
 	auto_free char *copy = strdup(path);
-	mode_t mask = 0444;
+	struct way way = { 0 };
 	char *rest = copy;
 	struct stat st = { 0 };
 	int r;
@@ -389,7 +431,7 @@ static int tensor_like(struct weight_group *group, const char *path,
 			r = weight_file_lookup(at, name, &next);
 		if (r < 0)
 			return r;
-		mask &= passable(st.st_mode);
+		way_add(&way, &st);
 		weight_file_unref(at);
 		at = next;
 	}
@@ -397,7 +439,7 @@ static int tensor_like(struct weight_group *group, const char *path,
 		r = weight_file_stat(at, &st);
 	if (r < 0)
 		return r;
-	st.st_mode &= mask;
+	st.st_mode &= S_IFMT | way_passable(&way, &st);
 	*ret = st;
 	return 0;
 }
@@ -545,10 +587,18 @@ double node_timeout(const struct node *node)
 	}
 }
 
-/* A directory that exists here only, with the owner and times of another. */
+/*
+ * What exists here only has the owner and times of something else. In a
+ * generation it tells all names, so it is open to those who may list the root.
+ */
 static void stat_virtual(const struct node *node, mode_t mode, struct stat *ret)
 {
 	*ret = node->like;
+	if (node->kind == NODE_GROUP_CONTROL || node->kind == NODE_GROUP_TEXT)
+		stat_root(node->group, ret);
+	if (node->group && node->kind != NODE_TENSOR)
+		mode &= S_IFMT | (ret->st_mode & 0777);
+	ret->st_size = node->like.st_size;
 	ret->st_ino = node->ino;
 	ret->st_mode = mode;
 	ret->st_nlink = S_ISDIR(mode) ? 2 : 1;
@@ -559,7 +609,7 @@ static int stat_text(const struct node *node, struct stat *ret)
 {
 	struct stat st;
 
-	stat_virtual(node, S_IFREG | 0444, ret);
+	stat_virtual(node, S_IFREG | control_mode(node), ret);
 	if (node->fd < 0)
 		return 0;
 	if (fstat(node->fd, &st) != 0)

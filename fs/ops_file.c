@@ -7,6 +7,9 @@
 #include "fs/control.h"
 #include "fs/ops.h"
 
+/* A tensor up to this size is made in no time. */
+#define TENSOR_BYTES_SOON ((uint64_t)4 << 20)
+
 static bool writes(int flags)
 {
 	return (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC);
@@ -111,6 +114,13 @@ static int act_open_tensor(struct call *call)
 	return 0;
 }
 
+/* Copying a large tensor would keep a worker from others. */
+static bool is_large_tensor(const struct node *node)
+{
+	return node->kind == NODE_TENSOR &&
+	       node_tensor(node)->len > TENSOR_BYTES_SOON;
+}
+
 static void open_later(fuse_req_t req, struct node *node,
 		       int (*act)(struct call *call), struct fuse_file_info *fi)
 {
@@ -122,7 +132,10 @@ static void open_later(fuse_req_t req, struct node *node,
 	call->flags = (unsigned)fi->flags;
 	if (node->kind == NODE_FILE && writes(fi->flags))
 		call->enters = CALL_ENTERS_NODE;
-	call_submit(call);
+	if (is_large_tensor(node))
+		call_submit_slow(call);
+	else
+		call_submit(call);
 }
 
 /* Reading a file that is in use or leased already takes no other thread. */
@@ -353,7 +366,7 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync,
 	if (!call)
 		return;
 	call->flags = datasync != 0;
-	call_submit(call);
+	call_submit_slow(call);
 }
 
 void op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync,

@@ -87,10 +87,14 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *bytes, size_t size,
 		reply_err(req, -EBADF);
 		return;
 	}
+	/*
+	 * No entering: an open handle counts as a writer, which no attempt
+	 * gets past. And a close waits for what is dirty to be written, so
+	 * parking it would keep the handle from going away.
+	 */
 	call = call_new(req, node, act_write, call_reply_count);
 	if (!call || !call_bytes(call, bytes, size))
 		return;
-	call->enters = CALL_ENTERS_NODE;
 	call->handle = handle_of(fi);
 	call->offset = (uint64_t)offset;
 	call_submit(call);

@@ -63,7 +63,7 @@ void refusal_note(struct fs *fs, int err, struct node *node, const char *name,
 	if (why[0] != '\0')
 		keep(fs, node, why);
 	if (is_trouble(err))
-		log_warn(err, "'%s': %s", path.data, why);
+		log_warn(err, "'%s'%s%s", path.data, why[0] ? ": " : "", why);
 	else
 		log_info("refused '%s': %s (%s)", path.data, why,
 			 strerror(-err));

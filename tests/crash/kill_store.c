@@ -28,6 +28,7 @@
 #define FRESH_US 40000  /* within which those are killed */
 #define LIFE_US 400000  /* and the others */
 #define GENERATIONS 100000
+#define REOPEN_EVERY 5
 #define FILES 3
 #define PATH_LEN 128
 #define NAME_LEN 24
@@ -242,6 +243,10 @@ static void live(int pipe)
 		bring_in(pipe, n);
 		if (n > 3)
 			take_away(pipe, n - 3);
+		if (n % REOPEN_EVERY == 0) {
+			close_store();
+			open_store();
+		}
 	}
 }
 

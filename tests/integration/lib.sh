@@ -31,6 +31,20 @@ need() {
 
 need_root() { [ "$(id -u)" = 0 ] || skip "not root"; }
 
+# private_mounts: prints the command that runs another one with mounts of its
+# own, which nobody else sees. In a chroot the usual form is refused; without
+# shared mounts a copy of them is private as it is.
+private_mounts() {
+	if unshare -m true 2>/dev/null; then
+		echo "unshare -m"
+	elif ! grep -q ' shared:' /proc/self/mountinfo &&
+		unshare -m --propagation unchanged true 2>/dev/null; then
+		echo "unshare -m --propagation unchanged"
+	else
+		return 1
+	fi
+}
+
 # wait_until SECONDS COMMAND...: false if it never succeeds in that time.
 wait_until() {
 	local deadline=$((SECONDS + $1 + 1))

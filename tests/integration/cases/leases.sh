@@ -152,8 +152,9 @@ for name in OPTIONS:
     equal(attr(many, "leases"), "1", "one lease for all opens")
     # An open in steady state writes nothing.
     writes = metric("weightfs_lease_writes_total") - writes
-    check(writes <= 2,
-          f"{writes} writes of the lease for 50 opens")
+    if writes > 2:
+        failures += 1
+        print(f"FAILED {writes} writes of the lease for 50 opens", flush=True)
     for f in held:
         f.close()
     for n, (event, hold, option, steps, state, seconds) in enumerate(TABLE, 1):
