@@ -110,6 +110,7 @@ static int open_below(int dirfd, const char *path)
 	auto_fd int dir = -1;
 	char name[NAME_MAX + 1];
 	const char *slash;
+	struct stat st;
 	int fd;
 
 	while ((slash = strchr(path, '/'))) {
@@ -128,8 +129,17 @@ static int open_below(int dirfd, const char *path)
 		dir = fd;
 		path = slash + 1;
 	}
+	/*
+	 * Waits for a moment where O_NONBLOCK would fail, when somebody is
+	 * just asking the kernel who has the file. Only regular files are
+	 * opened so: others could make it wait for ever.
+	 */
+	if (fstatat(dir < 0 ? dirfd : dir, path, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode))
+		return S_ISLNK(st.st_mode) ? -ELOOP : -EBADMSG;
 	fd = openat(dir < 0 ? dirfd : dir, path,
-		    O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+		    O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
 }
 
@@ -140,14 +150,14 @@ int checkpoint_open_file(const struct checkpoint_scan *s,
 	auto_fd int fd = open_below(s->dirfd, f->path);
 	struct stat st;
 
+	if (fd == -EBADMSG)
+		return file_refuse(fd, reason, "it is no regular file");
 	if (fd < 0) {
 		errno = -fd;
 		return file_refuse(fd, reason, "it cannot be opened: %m");
 	}
 	if (fstat(fd, &st) < 0)
 		return file_refuse(-errno, reason, "its size is unknown: %m");
-	if (!S_ISREG(st.st_mode))
-		return file_refuse(-EBADMSG, reason, "it is no regular file");
 	if ((uint64_t)st.st_size != f->size)
 		return file_refuse(-EBADMSG, reason,
 				   "its size changed from %llu to %llu bytes "

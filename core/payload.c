@@ -308,6 +308,7 @@ static int check_symlink(int dirfd, const struct payload_entry *e,
 	switch (fd) {
 	case -ENOENT:
 	case -ENOTDIR:
+	case -ENAMETOOLONG:
 		return refuse(why, -EBADMSG,
 			      "the symlink '%s' points to '%s', which is not "
 			      "there; remove it, or copy what it points to",

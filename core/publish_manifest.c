@@ -13,6 +13,7 @@
 #include "core/checkpoint.h"
 #include "core/clock.h"
 #include "core/tree_priv.h"
+#include "core/utf8.h"
 #include "core/weight_key.h"
 
 #define CREATED_LEN sizeof("YYYYYY-MM-DDTHH:MM:SSZ")
@@ -133,6 +134,37 @@ static enum manifest_file_kind kind_of(enum payload_kind kind)
 	return MANIFEST_REGULAR;
 }
 
+/* Bytes that are no UTF-8 as \xff, so that everybody can read the sentence. */
+static int say_bytes(const char *text, struct buf *why)
+{
+	size_t len = strlen(text);
+	uint32_t point;
+	int r = 0;
+
+	while (len && r == 0) {
+		size_t n = utf8_decode(text, len, &point);
+
+		r = n ? buf_append(why, text, n) :
+			buf_printf(why, "\\x%02x", (unsigned char)*text);
+		text += n ? n : 1;
+		len -= n ? n : 1;
+	}
+	return r;
+}
+
+static int check_text(const struct payload_entry *e, struct buf *why)
+{
+	bool path_ok = utf8_valid(e->path, strlen(e->path));
+
+	if (path_ok && (!e->target || utf8_valid(e->target, strlen(e->target))))
+		return 0;
+	(void)buf_printf(why, path_ok ? "the target of the symlink '" :
+					"the name of '");
+	(void)say_bytes(e->path, why);
+	(void)buf_printf(why, "' is not valid UTF-8; rename it");
+	return -EBADMSG;
+}
+
 static int draft_files(struct draft *d)
 {
 	const struct mode_change *change = &d->g->store->config->publish_mode;
@@ -156,8 +188,10 @@ static int draft_files(struct draft *d)
 					  MANIFEST_NO_OBJECT,
 			.kind = kind_of(e->kind),
 		};
-		int r = manifest_add_file(d->m, &file, d->why);
+		int r = check_text(e, d->why);
 
+		if (r == 0)
+			r = manifest_add_file(d->m, &file, d->why);
 		if (r < 0)
 			return r;
 	}

@@ -19,6 +19,8 @@
 /* How often a waiter looks at the tree anew for what was added meanwhile. */
 #define LOOK_AGAIN_MS 5000
 #define PROGRESS_MS 1000
+/* How soon one who follows notices that it was interrupted. */
+#define FOLLOW_MS 50
 /* Before a digest that couldn't begin is tried again. */
 #define RETRY_MS 100
 /* A look costs time by the file, so one at large trees is taken less often. */
@@ -509,6 +511,9 @@ static int wait_for_look(struct weight_group *g, struct staging_look *look,
 			return say_failed(&need, why);
 		if (staging_need_nothing(&need))
 			return 0;
+		store_lock(g->store);
+		g->wait_need = need;
+		store_unlock(g->store);
 		if (is_interrupted(waiter))
 			return -EINTR;
 		if (now >= *next_line_ms) {
@@ -540,32 +545,94 @@ static int wait_check_state(struct weight_group *g)
 	return -ENOENT;
 }
 
+/* One look at the tree, for as long as it is worth something. */
+static int wait_lead(struct weight_group *g, const struct weight_waiter *waiter,
+		     uint64_t *next_line_ms, struct buf *why)
+{
+	struct staging_look look = { 0 };
+	int r = staging_look(g, &look, why);
+
+	if (r == -EBUSY) { /* the tree moves under the walk */
+		buf_release(why);
+		store_pause(g->store, FOLLOW_MS);
+		return is_interrupted(waiter) ? -EINTR : 1;
+	}
+	if (r == 0)
+		r = wait_for_look(g, &look, waiter, next_line_ms, why);
+	if (r == 0)
+		r = staging_sync_dirs(g, &look);
+	staging_look_release(&look);
+	return r;
+}
+
+/*
+ * Hundreds may wait, and a look costs time and memory by the file: so one of
+ * them looks. Its answer is good for those who came before its look began.
+ * Returns 1 when the caller has to look, in round *ret, 0 when all is ready,
+ * and -EINPROGRESS to be called again.
+ */
+static int wait_follow(struct weight_group *g,
+		       const struct weight_waiter *waiter, uint64_t came,
+		       uint64_t *next_line_ms, uint64_t *ret)
+{
+	struct weight_store *s = g->store;
+	struct staging_need need;
+	int r = -EINPROGRESS;
+
+	store_lock(s);
+	if (g->wait_ready > came) {
+		r = 0;
+	} else if (!g->wait_led) {
+		g->wait_led = true;
+		*ret = ++g->wait_rounds;
+		r = 1;
+	} else {
+		store_wait_locked(s, &g->wait_over, FOLLOW_MS);
+		need = g->wait_need;
+	}
+	store_unlock(s);
+	if (r >= 0)
+		return r;
+	if (is_interrupted(waiter))
+		return -EINTR;
+	if (clock_monotonic_ms() >= *next_line_ms) {
+		tell(waiter, &need);
+		*next_line_ms = clock_monotonic_ms() + PROGRESS_MS;
+	}
+	return r;
+}
+
+static void wait_end(struct weight_group *g, uint64_t round, bool ready)
+{
+	store_lock(g->store);
+	g->wait_led = false;
+	if (ready)
+		g->wait_ready = round;
+	(void)pthread_cond_broadcast(&g->wait_over);
+	store_unlock(g->store);
+}
+
 int weight_group_wait(struct weight_group *group,
 		      const struct weight_waiter *waiter, struct buf *why)
 {
 	uint64_t next_line_ms = clock_monotonic_ms() + PROGRESS_MS;
+	uint64_t came, round = 0;
 	int r;
 
+	store_lock(group->store);
+	came = group->wait_rounds;
+	store_unlock(group->store);
 	for (;;) {
-		struct staging_look look = { 0 };
-
 		r = wait_check_state(group);
 		if (r <= 0)
 			return r;
-		r = staging_look(group, &look, why);
-		if (r == -EBUSY) { /* the tree moves under the walk */
-			buf_release(why);
-			store_pause(group->store, 50);
-			if (is_interrupted(waiter))
-				return -EINTR;
+		r = wait_follow(group, waiter, came, &next_line_ms, &round);
+		if (r == -EINPROGRESS)
 			continue;
-		}
-		if (r == 0)
-			r = wait_for_look(group, &look, waiter, &next_line_ms,
-					  why);
-		if (r == 0)
-			r = staging_sync_dirs(group, &look);
-		staging_look_release(&look);
+		if (r <= 0)
+			return r;
+		r = wait_lead(group, waiter, &next_line_ms, why);
+		wait_end(group, round, r == 0);
 		if (r <= 0)
 			return r;
 	}

@@ -437,10 +437,41 @@ static int adopt_name(struct weight_file *dir, const char *name,
 	return tree_file_adopt(g, fd, ret);
 }
 
+/* Of what was just made, reached by a descriptor: its name may be gone. */
+static int adopt_new(struct weight_file *dir, int made_fd,
+		     struct weight_file **ret)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
+	char link[PROC_FD_LEN];
+	int fd;
+
+	proc_fd(made_fd, link);
+	fd = open(link, O_PATH | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	g = weight_file_group(dir);
+	return tree_file_adopt(g, fd, ret);
+}
+
+static int begin_file(struct weight_file *f, int fd, mode_t mode,
+		      const struct weight_caller *caller)
+{
+	int r = pin(f);
+
+	if (r < 0)
+		return r;
+	if ((r = errno_of(fchown(fd, caller->uid, caller->gid))) == 0 &&
+	    (r = errno_of(fchmod(fd, mode & 07777 & ~SET_ID_BITS))) == 0)
+		r = seal_begin(f->store, fd);
+	unpin(f);
+	return r;
+}
+
 int weight_file_create(struct weight_file *dir, const char *name, mode_t mode,
 		       const struct weight_caller *caller,
 		       struct weight_file **ret)
 {
+	cleanup(weight_file_unref_cleanup) struct weight_file *f = NULL;
 	auto_fd int fd = -1;
 	int r = name_check(name);
 
@@ -450,14 +481,30 @@ int weight_file_create(struct weight_file *dir, const char *name, mode_t mode,
 		    O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
-	if ((r = errno_of(fchown(fd, caller->uid, caller->gid))) < 0 ||
-	    (r = errno_of(fchmod(fd, mode & 07777 & ~SET_ID_BITS))) < 0 ||
-	    (r = seal_begin(dir->store, fd)) < 0 ||
-	    (r = adopt_name(dir, name, ret)) < 0) {
+	r = adopt_new(dir, fd, &f);
+	if (r == 0)
+		r = begin_file(f, fd, mode, caller);
+	if (r < 0) {
 		(void)unlinkat(dir->fd, name, 0);
 		return r;
 	}
+	*ret = take_ptr(f);
 	return 0;
+}
+
+/* Never by the name: it could lead to what somebody else put there. */
+static int begin_dir(struct weight_file *dir, const char *name, mode_t mode,
+		     const struct weight_caller *caller,
+		     struct weight_file **ret)
+{
+	auto_fd int fd = openat(dir->fd, name,
+				O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+	if (fd < 0 ||
+	    fchownat(fd, "", caller->uid, caller->gid, AT_EMPTY_PATH) < 0 ||
+	    fchmodat(fd, ".", mode & 07777 & ~SET_ID_BITS, 0) < 0)
+		return -errno;
+	return adopt_new(dir, fd, ret);
 }
 
 int weight_file_mkdir(struct weight_file *dir, const char *name, mode_t mode,
@@ -470,15 +517,31 @@ int weight_file_mkdir(struct weight_file *dir, const char *name, mode_t mode,
 		return r;
 	if (mkdirat(dir->fd, name, 0700) < 0)
 		return -errno;
-	if ((r = errno_of(fchownat(dir->fd, name, caller->uid, caller->gid,
-				   AT_SYMLINK_NOFOLLOW))) < 0 ||
-	    (r = errno_of(fchmodat(dir->fd, name, mode & 07777 & ~SET_ID_BITS,
-				   0))) < 0 ||
-	    (r = adopt_name(dir, name, ret)) < 0) {
+	r = begin_dir(dir, name, mode, caller, ret);
+	if (r < 0)
 		(void)unlinkat(dir->fd, name, AT_REMOVEDIR);
+	return r;
+}
+
+static int begin_symlink(struct weight_file *dir, const char *name,
+			 const struct weight_caller *caller,
+			 struct weight_file **ret)
+{
+	cleanup(weight_file_unref_cleanup) struct weight_file *f = NULL;
+	int r = adopt_name(dir, name, &f);
+
+	if (r == 0 && f->type != S_IFLNK)
+		r = -ENOENT;
+	if (r == 0)
+		r = pin(f);
+	if (r < 0)
 		return r;
-	}
-	return 0;
+	r = errno_of(
+		fchownat(f->fd, "", caller->uid, caller->gid, AT_EMPTY_PATH));
+	unpin(f);
+	if (r == 0)
+		*ret = take_ptr(f);
+	return r;
 }
 
 int weight_file_symlink(struct weight_file *dir, const char *name,
@@ -491,13 +554,10 @@ int weight_file_symlink(struct weight_file *dir, const char *name,
 		return r;
 	if (symlinkat(target, dir->fd, name) < 0)
 		return -errno;
-	if ((r = errno_of(fchownat(dir->fd, name, caller->uid, caller->gid,
-				   AT_SYMLINK_NOFOLLOW))) < 0 ||
-	    (r = adopt_name(dir, name, ret)) < 0) {
+	r = begin_symlink(dir, name, caller, ret);
+	if (r < 0 && r != -ENOENT)
 		(void)unlinkat(dir->fd, name, 0);
-		return r;
-	}
-	return 0;
+	return r;
 }
 
 static bool same_group(struct weight_file *a, struct weight_file *b)

@@ -49,6 +49,7 @@ static void group_free(struct weight_group *g)
 	if (g->files_fd >= 0)
 		(void)close(g->files_fd);
 	(void)pthread_cond_destroy(&g->changed);
+	(void)pthread_cond_destroy(&g->wait_over);
 	weight_dir_unref(g->lineage);
 	weight_identity_free(g->identity);
 	buf_release(&g->error);
@@ -104,8 +105,8 @@ static int group_init(struct weight_group *g, struct weight_store *s,
 	list_init(&g->files);
 	list_init(&g->in_leased);
 	list_init(&g->in_cached);
-	r = store_cond_init(&g->changed);
-	if (r < 0)
+	if ((r = store_cond_init(&g->changed)) < 0 ||
+	    (r = store_cond_init(&g->wait_over)) < 0)
 		return r;
 	g->lineage = weight_dir_ref(lineage);
 	if ((r = weight_identity_copy(id, &g->identity)) < 0 ||

@@ -157,6 +157,13 @@ struct weight_group {
 	struct work *parked; /* [lock] to be run after an attempt */
 	struct buf error;    /* [lock] */
 
+	/* [lock] Of those who wait one looks at the tree, for all. */
+	bool wait_led;
+	uint64_t wait_rounds;          /* looks begun */
+	uint64_t wait_ready;           /* the last one that found all ready */
+	struct staging_need wait_need; /* what the last one sees */
+	pthread_cond_t wait_over;      /* nobody leads any more */
+
 	/* [lock] Handles and mappings that keep the lease. */
 	unsigned holders;
 	bool lease_busy;   /* a worker is changing the record */

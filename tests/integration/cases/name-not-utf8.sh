@@ -8,18 +8,17 @@ from wf import *
 
 SRC = checkpoint("src")
 line = lineage()
-stage2 = staging(line, 6, SRC)
-stage2 = staging(line, 6, SRC)
-bad = os.path.join(os.fsencode(stage2), b"\xff\xfe.bin")
+stage = staging(line, 6, SRC)
+bad = os.path.join(os.fsencode(stage), b"\xff\xfe.bin")
 with open(bad, "wb") as f:
     f.write(b"x")
-want = facts(stage2)
+want = facts(stage)
 try:
-    equal(facts(publish(stage2)), want, "with a name that is not UTF-8")
+    equal(facts(publish(stage)), want, "with a name that is not UTF-8")
 except OSError as e:
     equal(e.errno, errno.EBADMSG, "a name that is not UTF-8")
     # Whoever reads it has to find the file.
-    says(attr(stage2, "error"), r"ff.*fe|\\377|%FF|\ufffd|\.bin")
+    says(attr(stage, "error"), r"ff.*fe|\\377|%FF|\ufffd|\.bin")
     os.unlink(bad)
-    publish(stage2)
+    publish(stage)
 EOP

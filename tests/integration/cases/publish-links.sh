@@ -49,7 +49,7 @@ BAD = {"dangling": "no/such/file", "absolute": "/etc/hostname",
        "root": "/", "up": "..", "far-up": "../../../../../../../etc/hostname",
        "sibling": "../1/config.json", "self": "self",
        "into-weights": ".weights/metadata.json",
-       "through-file": "config.json/x", "long": "x" * 3000,
+       "through-file": "config.json/x",
        "out-and-in": "../" + "{n}" + "/config.json"}
 for name, target in BAD.items():
     for where in ("", "1_Pooling/"):
@@ -102,4 +102,10 @@ gen = publish(stage)
 equal(facts(gen), want, "with leftovers")
 equal(names(gen / ".weights" / "tensors"),
       ["layers.0.a.weight", "layers.0.b.weight"], "tensors")
+
+# ---- A target that no filesystem could have is a link that dangles
+stage = staging(line, next(counter), SRC)
+os.symlink("x" * 3000, stage / "long")
+refused("EBADMSG", publish, stage)
+says(attr(stage, "error"), "'long'")
 EOP

@@ -385,7 +385,8 @@ def mapped(path):
 # ---- The daemon, for cases that are MANUAL
 
 class Daemon:
-    def __init__(self, *options, store=STORE, mnt=MNT):
+    def __init__(self, *options, store=STORE, mnt=MNT, env=None):
+        self.env = {**os.environ, **(env or {})}
         self.options, self.store, self.mnt = list(options), store, mnt
         self.process = None
         self.start()
@@ -399,7 +400,7 @@ class Daemon:
     def start(self):
         with open(LOG, "ab") as log:
             self.process = subprocess.Popen(self.argv(), stdout=log,
-                                            stderr=log,
+                                            stderr=log, env=self.env,
                                             stdin=subprocess.DEVNULL)
 
         def served():
