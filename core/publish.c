@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "core/checkpoint.h"
@@ -23,21 +24,39 @@
 #define POLL_MS 20
 #define NAMES_SHOWN_MAX 5
 
+/* Beyond the deadline, for a step that is nearly done. */
+#define GRACE_MS 100
+
+/*
+ * An attempt has a thread of its own, since some of its steps can neither be
+ * bounded nor interrupted. Who asked for it waits as long as he may and then
+ * gives it up; an attempt that was given up changes nothing.
+ */
 struct attempt {
-	struct weight_group *g;
-	const struct weight_waiter *waiter;
-	uint64_t drained_ms; /* writers have to be gone by then */
+	unsigned refs;          /* [lock] its thread, and the one who waits */
+	struct weight_group *g; /* a reference */
+	uint64_t drained_ms;    /* writers have to be gone by then */
 	uint64_t deadline_ms;
 	struct staging_look look;
 	bool decided; /* the records were asked to change */
 	bool held;    /* refused for a writer, who is to be named */
-	struct buf *why;
+	struct buf sentence;
+	struct buf *why; /* of sentence */
+
+	bool given_up;   /* [lock] */
+	bool committing; /* [lock] can't be given up any more */
+	bool done;       /* [lock] result is set */
+	int result;      /* [lock] */
 };
 
-static bool is_interrupted(const struct attempt *a)
+static bool is_given_up(struct attempt *a)
 {
-	return a->waiter && a->waiter->interrupted &&
-	       a->waiter->interrupted(a->waiter->arg);
+	bool given_up;
+
+	store_lock(a->g->store);
+	given_up = a->given_up;
+	store_unlock(a->g->store);
+	return given_up;
 }
 
 /* ---- Before the first step ---- */
@@ -91,8 +110,11 @@ static int begin(struct weight_group *g, struct buf *why)
 		g->state = WEIGHT_GROUP_PUBLISHING;
 		break;
 	case WEIGHT_GROUP_PUBLISHING:
-		(void)buf_printf(why, "another publish of it is running");
-		r = -EBUSY;
+		(void)buf_printf(why, g->given_up ? "the last attempt is still "
+						    "winding up; try again" :
+						    "another publish of it is "
+						    "running");
+		r = g->given_up ? -EAGAIN : -EBUSY;
 		break;
 	default:
 		r = -ENOENT;
@@ -106,6 +128,7 @@ static void end(struct weight_group *g, bool published)
 	store_lock(g->store);
 	assert(g->state == WEIGHT_GROUP_PUBLISHING);
 	g->state = published ? WEIGHT_GROUP_PUBLISHED : WEIGHT_GROUP_STAGED;
+	g->given_up = false;
 	tree_unpark_locked(g);
 	(void)pthread_cond_broadcast(&g->changed);
 	store_unlock(g->store);
@@ -159,7 +182,7 @@ static int drain(struct attempt *a)
 		store_unlock(g->store);
 		if (now == UINT64_MAX)
 			break;
-		if (is_interrupted(a))
+		if (is_given_up(a))
 			return -EINTR;
 	}
 	if (mutations) {
@@ -199,7 +222,7 @@ static int probe_all(struct attempt *a)
 
 		if (r < 0)
 			return r;
-		if (is_interrupted(a))
+		if (is_given_up(a))
 			return -EINTR;
 	}
 	return 0;
@@ -217,7 +240,7 @@ static int prepare(struct attempt *a)
 			break;
 		if (staging_need_nothing(&need))
 			return staging_sync_dirs(a->g, &a->look);
-		if (is_interrupted(a))
+		if (is_given_up(a))
 			return -EINTR;
 		if (clock_monotonic_ms() >= a->deadline_ms) {
 			(void)buf_printf(a->why, "not ready yet (");
@@ -382,6 +405,19 @@ static void set_modes(struct attempt *a, bool undo)
 	}
 }
 
+/* From here on the attempt can't be given up. */
+static bool begin_commit(struct attempt *a)
+{
+	struct weight_store *s = a->g->store;
+	bool may;
+
+	store_lock(s);
+	may = !a->given_up;
+	a->committing = may;
+	store_unlock(s);
+	return may;
+}
+
 static int commit(struct attempt *a, const struct publish_result *result)
 {
 	struct weight_group *g = a->g;
@@ -400,7 +436,7 @@ static int commit(struct attempt *a, const struct publish_result *result)
 	if ((r = write_manifest(g, &result->text)) < 0 ||
 	    (r = sync_places(g)) < 0)
 		return r;
-	if (is_interrupted(a))
+	if (!begin_commit(a))
 		return -EINTR;
 	set_modes(a, false);
 	a->decided = true;
@@ -509,40 +545,145 @@ static int rename_errno(int r)
 	}
 }
 
+/* ---- The attempt and the one who waits for it ---- */
+
+static void attempt_unref(struct attempt *a)
+{
+	struct weight_store *s = a->g->store;
+	bool last;
+
+	store_lock(s);
+	last = --a->refs == 0;
+	store_unlock(s);
+	if (!last)
+		return;
+	staging_look_release(&a->look);
+	weight_group_unref(a->g);
+	buf_release(&a->sentence);
+	free(a);
+}
+
+static void *attempt_main(void *arg)
+{
+	struct attempt *a = arg;
+	struct weight_group *g = a->g;
+	struct weight_store *s = g->store;
+	int r;
+
+	(void)prctl(PR_SET_NAME, "publish");
+	r = attempt(a);
+	end(g, r == 0);
+	/* Looking may wait for processes that wait for the attempt's end. */
+	if (a->held)
+		tree_group_who(g, true, a->why);
+	if (r == 0) {
+		warn_private(a);
+		settle(a);
+		metrics_add(METRIC_PUBLISHES, 1);
+		removal_count(WEIGHT_READY, WEIGHT_COLD, 1);
+		weight_group_set_error(g, "");
+	} else {
+		metrics_add(METRIC_PUBLISH_FAILURES, 1);
+	}
+	store_lock(s);
+	a->result = r;
+	a->done = true;
+	(void)pthread_cond_broadcast(&g->changed);
+	store_unlock(s);
+	attempt_unref(a);
+	store_background_end(s);
+	return NULL;
+}
+
+static int attempt_start(struct weight_group *g, struct attempt **ret)
+{
+	uint64_t wait_ms = g->store->config->publish_wait_ms;
+	uint64_t now = clock_monotonic_ms();
+	struct attempt *a = calloc(1, sizeof(*a));
+	pthread_t thread;
+	int r;
+
+	if (!a)
+		return -ENOMEM;
+	a->refs = 2;
+	a->g = weight_group_ref(g);
+	a->deadline_ms = now + wait_ms;
+	a->drained_ms =
+		now + (wait_ms < TREE_DRAIN_MS ? wait_ms : TREE_DRAIN_MS);
+	a->sentence = (struct buf)BUF_INIT;
+	a->why = &a->sentence;
+	store_background_begin(g->store);
+	r = -pthread_create(&thread, NULL, attempt_main, a);
+	if (r < 0) {
+		store_background_end(g->store);
+		a->refs = 1;
+		attempt_unref(a);
+		return r;
+	}
+	(void)pthread_detach(thread);
+	*ret = a;
+	return 0;
+}
+
+/* Too late once it commits: that takes one more write and no longer. */
+static bool give_up_locked(struct attempt *a)
+{
+	if (a->done || a->committing)
+		return false;
+	a->given_up = true;
+	a->g->given_up = true;
+	return true;
+}
+
+/* The result, or -EINTR or -EAGAIN when the waiting was over before it. */
+static int attempt_wait(struct attempt *a, const struct weight_waiter *waiter,
+			struct buf *why)
+{
+	struct weight_store *s = a->g->store;
+	int r = 1;
+
+	while (r > 0) {
+		bool interrupted = waiter && waiter->interrupted &&
+				   waiter->interrupted(waiter->arg);
+		bool late = clock_monotonic_ms() > a->deadline_ms + GRACE_MS;
+
+		store_lock(s);
+		if (!a->done && !interrupted && !late)
+			store_wait_locked(s, &a->g->changed, POLL_MS);
+		if (a->done)
+			r = a->result;
+		else if ((interrupted || late) && give_up_locked(a))
+			r = interrupted ? -EINTR : -EAGAIN;
+		else if (interrupted || late)
+			store_wait_locked(s, &a->g->changed, POLL_MS);
+		if (r <= 0 && a->done)
+			(void)buf_append(why, a->sentence.data,
+					 a->sentence.len);
+		store_unlock(s);
+	}
+	if (r == -EAGAIN && why->len == 0)
+		(void)buf_printf(why, "not ready within publish_wait; read "
+				      ".weights/wait in it, then rename again");
+	return r;
+}
+
 int weight_group_publish(struct weight_group *group, struct weight_dir *new_dir,
 			 const char *new_name, bool noreplace,
 			 const struct weight_waiter *waiter, struct buf *why)
 {
-	uint64_t now = clock_monotonic_ms();
-	uint64_t wait_ms = group->store->config->publish_wait_ms;
-	struct attempt a = {
-		.g = group,
-		.waiter = waiter,
-		.deadline_ms = now + wait_ms,
-		.drained_ms = now + (wait_ms < TREE_DRAIN_MS ? wait_ms :
-							       TREE_DRAIN_MS),
-		.why = why,
-	};
+	struct attempt *a = NULL;
 	int r;
 
 	if ((r = check_place(group, new_dir, new_name, why)) < 0 ||
 	    (r = check_target(group, noreplace, why)) < 0 ||
 	    (r = begin(group, why)) < 0)
 		return r;
-	r = attempt(&a);
-	end(group, r == 0);
-	/* Looking may wait for processes that wait for the attempt's end. */
-	if (a.held)
-		tree_group_who(group, true, why);
-	if (r == 0) {
-		warn_private(&a);
-		settle(&a);
-		metrics_add(METRIC_PUBLISHES, 1);
-		removal_count(WEIGHT_READY, WEIGHT_COLD, 1);
-		weight_group_set_error(group, "");
-	} else {
-		metrics_add(METRIC_PUBLISH_FAILURES, 1);
+	r = attempt_start(group, &a);
+	if (r < 0) {
+		end(group, false);
+		return r;
 	}
-	staging_look_release(&a.look);
+	r = attempt_wait(a, waiter, why);
+	attempt_unref(a);
 	return rename_errno(r);
 }

@@ -167,6 +167,7 @@ struct weight_group {
 	/* [lock] Handles and mappings that keep the lease. */
 	unsigned holders;
 	bool lease_busy;   /* a worker is changing the record */
+	bool given_up;     /* [lock] nobody waits for the attempt any more */
 	bool removing;     /* a removal is looking around */
 	uint64_t lease_id; /* 0: no record */
 	uint64_t lease_expires_ms;
