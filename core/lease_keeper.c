@@ -352,6 +352,7 @@ static bool is_short(int r)
 static void look_for_readers(struct weight_file *f)
 {
 	struct weight_store *s = f->store;
+	struct weight_group *unleased = NULL;
 	bool asked, opened;
 	int r = 0;
 
@@ -366,11 +367,20 @@ static void look_for_readers(struct weight_file *f)
 	store_lock(s);
 	if (r > 0 || is_short(r)) {
 		look_again_locked(f);
+		/* It was mapped while staged, and is published now. */
+		if (f->group->state == WEIGHT_GROUP_PUBLISHED &&
+		    f->group->lease_id == 0 && !f->group->lease_busy) {
+			unleased = f->group;
+			unleased->refs++;
+		}
 	} else if (f->readers > 0 || list_empty(&f->in_queue)) {
 		f->maybe_mapped = false;
 		keeper_drop_locked(f->group);
 	} /* else it was opened and closed meanwhile, and is asked again */
 	store_unlock(s);
+	if (unleased)
+		(void)keeper_lease_take(unleased);
+	weight_group_unref(unleased);
 }
 
 static void look_for_writers(struct weight_file *f)

@@ -477,11 +477,15 @@ static int attempt(struct attempt *a)
 
 /* ---- After it ---- */
 
-/* Digests are in the manifest now; handles from before become readers. */
+/*
+ * Digests are in the manifest now; read handles from before take the lease. A
+ * mapping that is left takes it when the keeper has seen it: most files were
+ * just closed, and nobody has them.
+ */
 static void settle(struct attempt *a)
 {
 	struct weight_group *g = a->g;
-	bool held;
+	unsigned readers = 0;
 
 	for (size_t i = 0; i < a->look.count; i++) {
 		struct weight_file *f = a->look.files[i];
@@ -491,15 +495,13 @@ static void settle(struct attempt *a)
 		store_lock(g->store);
 		chunks = take_ptr(f->chunks);
 		drop = tree_file_unkeep_locked(f);
+		readers += f->readers;
 		store_unlock(g->store);
 		chunk_list_free(chunks);
 		if (drop)
 			weight_file_unref(f);
 	}
-	store_lock(g->store);
-	held = g->holders > 0;
-	store_unlock(g->store);
-	if (held)
+	if (readers)
 		(void)keeper_lease_take(g);
 }
 

@@ -612,7 +612,7 @@ int weight_group_leases(struct weight_group *group, uint64_t *ret)
 	store_lock(s);
 	own = group->lease_id != 0 &&
 	      group->lease_expires_ms > clock_realtime_ms();
-	held = group->holders > 0;
+	held = own && group->holders > 0;
 	store_unlock(s);
 	if (own && summary.active > 0)
 		summary.active--;
