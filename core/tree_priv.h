@@ -6,7 +6,8 @@
  *	tree_dir.c	directories above a revision
  *	tree_group.c	groups: finding, staging, aborting, the mutation gate
  *	tree_file.c	files below a group and what staging may do to them
- *	tree_tensor.c	tensors and other derived content
+ *	tree_tensor.c	tensors as files, digests on demand
+ *	tree_text.c	texts of a revision's service directory
  *	staging.c	digests and write-back of staged files, waiting
  *	publish.c	the publish attempt; publish_manifest.c what it writes
  *	lease_keeper.c	open handles, mappings that outlive them, lease records
@@ -27,6 +28,7 @@
 
 #include <pthread.h>
 
+#include "core/arena.h"
 #include "core/chunk_digest.h"
 #include "core/cursor.h"
 #include "core/derived.h"
@@ -136,6 +138,27 @@ struct staging_need {
 	size_t written;             /* open for writing */
 	struct weight_file *failed; /* borrowed from the look, or NULL */
 	int error;                  /* why it failed */
+};
+
+/* A regular file of a published group, under one of its names. */
+struct listed_file {
+	const char *path;
+	uint64_t size;
+	struct digest digest; /* root of its chunk digests */
+};
+
+/*
+ * What is asked of a manifest again and again, without its bulk: a revision of
+ * 100,000 tensors takes about 10 MB here.
+ */
+struct weight_tensors {
+	unsigned refs; /* [lock] */
+	struct weight_store *store;
+	struct weight_tensor *entries; /* by file_name */
+	size_t count;
+	struct listed_file *files; /* by path */
+	size_t file_count;
+	struct arena strings;
 };
 
 struct weight_group {
@@ -371,6 +394,10 @@ void removal_count(enum weight_availability availability,
 int removal_resume(struct weight_store *s);
 
 /* ---- tree_tensor.c ---- */
+
+/* Plain SHA-256 of a range. Errors: -EINTR when waiter says so, -EIO. */
+int tree_hash_range(int fd, uint64_t offset, uint64_t len,
+		    const struct weight_waiter *waiter, struct digest *ret);
 
 /* Empties the group's cache; the caller unrefs what it gets. Lock held. */
 struct weight_tensors *tree_tensors_take_locked(struct weight_group *g);

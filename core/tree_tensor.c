@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is derived from a published group: its tensors as files of their own,
- * digests on demand, and the texts of its service directory.
+ * and digests on demand.
  */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "core/clock.h"
 #include "core/derived.h"
-#include "core/json.h"
 #include "core/log.h"
 #include "core/tree_priv.h"
 #include "core/weight_key.h"
@@ -20,15 +18,6 @@
 #define READ_BYTES ((size_t)1 << 20)
 #define IDLE_MS 60000
 #define KEY_LEN (DIGEST_HEX_LEN + 1 + 20 + 1)
-
-struct weight_tensors {
-	unsigned refs; /* [lock] */
-	struct weight_store *store;
-	struct manifest *manifest;
-	struct weight_tensor *entries; /* by file_name */
-	char *names;                   /* all file names, each with its NUL */
-	size_t count;
-};
 
 /* ---- The manifest ---- */
 
@@ -92,9 +81,9 @@ static int read_manifest(struct weight_group *g, struct manifest **ret)
 
 static void tensors_free(struct weight_tensors *t)
 {
-	manifest_unref(t->manifest);
+	arena_release(&t->strings);
 	free(t->entries);
-	free(t->names);
+	free(t->files);
 	free(t);
 }
 
@@ -120,79 +109,123 @@ static int compare_names(const void *a, const void *b)
 	return strcmp(x->file_name, y->file_name);
 }
 
+/* NULL when there is no memory. */
+static const void *keep(struct weight_tensors *t, const void *bytes, size_t len)
+{
+	void *copy = arena_alloc(&t->strings, len ? len : 1);
+
+	if (copy && len)
+		memcpy(copy, bytes, len);
+	return copy;
+}
+
+static const char *keep_text(struct weight_tensors *t, const char *text)
+{
+	return keep(t, text, strlen(text) + 1);
+}
+
+static int fill_files(struct weight_tensors *t, const struct manifest *m)
+{
+	t->files = calloc(m->file_count + 1, sizeof(*t->files));
+	if (!t->files)
+		return -ENOMEM;
+	for (size_t i = 0; i < m->file_count; i++) {
+		const struct manifest_file *f = &m->files[i];
+		struct listed_file *to = &t->files[t->file_count];
+
+		if (f->kind != MANIFEST_REGULAR)
+			continue;
+		to->path = keep_text(t, f->path);
+		to->size = f->size;
+		to->digest = m->objects[f->object].digest;
+		if (!to->path)
+			return -ENOMEM;
+		t->file_count++;
+	}
+	return 0;
+}
+
 /* Where each object's bytes are: the first of its file's names. */
-static int paths_of_objects(const struct manifest *m, const char ***ret)
+static int paths_of_objects(const struct weight_tensors *t,
+			    const struct manifest *m, const char ***ret)
 {
 	const char **paths = calloc(m->object_count + 1, sizeof(*paths));
+	size_t at = 0;
 
 	if (!paths)
 		return -ENOMEM;
-	for (size_t i = 0; i < m->file_count; i++)
-		if (m->files[i].kind == MANIFEST_REGULAR &&
-		    !paths[m->files[i].object])
-			paths[m->files[i].object] = m->files[i].path;
+	for (size_t i = 0; i < m->file_count; i++) {
+		if (m->files[i].kind != MANIFEST_REGULAR)
+			continue;
+		if (!paths[m->files[i].object])
+			paths[m->files[i].object] = t->files[at].path;
+		at++;
+	}
 	*ret = paths;
 	return 0;
 }
 
-static int fill_names(struct weight_tensors *t)
+/* There are few types and many tensors: neighbours mostly share theirs. */
+static const char *keep_dtype(struct weight_tensors *t, size_t i,
+			      const char *dtype)
 {
-	const struct manifest *m = t->manifest;
-	struct buf names = BUF_INIT;
-	size_t at = 0;
-	int r = 0;
-
-	for (size_t i = 0; i < m->tensor_count && r == 0; i++) {
-		char name[WEIGHT_PATH_NAME_MAX + 1];
-
-		r = weight_tensor_name(m->tensors[i].id.data,
-				       m->tensors[i].id.len, name);
-		if (r == 0)
-			r = buf_append(&names, name, strlen(name) + 1);
-	}
-	if (r < 0) {
-		buf_release(&names);
-		return r;
-	}
-	if (names.cap) {
-		t->names = names.data;
-		for (size_t i = 0; i < t->count; i++) {
-			t->entries[i].file_name = t->names + at;
-			at += strlen(t->names + at) + 1;
-		}
-	}
-	return 0;
+	if (i > 0 && strcmp(t->entries[i - 1].dtype, dtype) == 0)
+		return t->entries[i - 1].dtype;
+	return keep_text(t, dtype);
 }
 
-static int fill_entries(struct weight_tensors *t)
+static int fill_entry(struct weight_tensors *t, const struct manifest *m,
+		      size_t i)
 {
-	const struct manifest *m = t->manifest;
-	auto_free const char **paths = NULL;
-	int r = paths_of_objects(m, &paths);
+	const struct manifest_tensor *from = &m->tensors[i];
+	const struct manifest_fragment *f = manifest_tensor_fragment(m, i, 0);
+	struct weight_tensor *to = &t->entries[i];
+	char name[WEIGHT_PATH_NAME_MAX + 1];
+	int r = weight_tensor_name(from->id.data, from->id.len, name);
 
 	if (r < 0)
 		return r;
-	for (size_t i = 0; i < t->count; i++) {
+	to->file_name = keep_text(t, name);
+	to->id = strcmp(name, from->id.data) == 0 ? to->file_name :
+						    keep_text(t, from->id.data);
+	to->dtype = keep_dtype(t, i, from->dtype);
+	to->shape = keep(t, from->global_shape,
+			 from->rank * sizeof(*from->global_shape));
+	to->rank = from->rank;
+	to->offset = f->object_offset;
+	to->len = f->nbytes;
+	return to->file_name && to->id && to->dtype && to->shape ? 0 : -ENOMEM;
+}
+
+static int fill_entries(struct weight_tensors *t, const struct manifest *m)
+{
+	auto_free const char **paths = NULL;
+	int r = paths_of_objects(t, m, &paths);
+
+	if (r < 0)
+		return r;
+	t->entries = calloc(m->tensor_count + 1, sizeof(*t->entries));
+	if (!t->entries)
+		return -ENOMEM;
+	for (size_t i = 0; i < m->tensor_count; i++) {
 		const struct manifest_fragment *f =
 			manifest_tensor_fragment(m, i, 0);
-		struct weight_tensor *e = &t->entries[i];
 
-		e->id = m->tensors[i].id.data;
-		e->dtype = m->tensors[i].dtype;
-		e->shape = m->tensors[i].global_shape;
-		e->rank = m->tensors[i].rank;
-		e->offset = f->object_offset;
-		e->len = f->nbytes;
-		e->path = f->object == MANIFEST_NO_OBJECT ? NULL :
-							    paths[f->object];
-		if (!e->path)
-			return log_debug(-EUCLEAN, "no file for '%s'", e->id);
+		r = fill_entry(t, m, i);
+		if (r < 0)
+			return r;
+		if (f->object == MANIFEST_NO_OBJECT || !paths[f->object])
+			return log_debug(-EUCLEAN, "no file for tensor %zu", i);
+		t->entries[i].path = paths[f->object];
+		t->count++;
 	}
-	return fill_names(t);
+	qsort(t->entries, t->count, sizeof(*t->entries), compare_names);
+	return 0;
 }
 
 static int tensors_new(struct weight_group *g, struct weight_tensors **ret)
 {
+	cleanup(manifest_unref_cleanup) struct manifest *m = NULL;
 	struct weight_tensors *t = calloc(1, sizeof(*t));
 	int r;
 
@@ -200,17 +233,11 @@ static int tensors_new(struct weight_group *g, struct weight_tensors **ret)
 		return -ENOMEM;
 	t->refs = 1;
 	t->store = g->store;
-	r = read_manifest(g, &t->manifest);
-	if (r == 0) {
-		t->count = t->manifest->tensor_count;
-		t->entries = calloc(t->count + 1, sizeof(*t->entries));
-		r = t->entries ? fill_entries(t) : -ENOMEM;
-	}
-	if (r < 0) {
+	if ((r = read_manifest(g, &m)) < 0 || (r = fill_files(t, m)) < 0 ||
+	    (r = fill_entries(t, m)) < 0) {
 		tensors_free(t);
 		return r;
 	}
-	qsort(t->entries, t->count, sizeof(*t->entries), compare_names);
 	*ret = t;
 	return 0;
 }
@@ -416,8 +443,8 @@ static bool is_interrupted(const struct weight_waiter *waiter)
 	       waiter->interrupted(waiter->arg);
 }
 
-static int hash_range(int fd, uint64_t offset, uint64_t len,
-		      const struct weight_waiter *waiter, struct digest *ret)
+int tree_hash_range(int fd, uint64_t offset, uint64_t len,
+		    const struct weight_waiter *waiter, struct digest *ret)
 {
 	cleanup(digest_stream_free_cleanup) struct digest_stream *d = NULL;
 	auto_free char *piece = malloc(READ_BYTES);
@@ -460,7 +487,7 @@ int weight_file_sha256(struct weight_file *file,
 		return r;
 	if (fstat(fd, &st) < 0)
 		return -errno;
-	return hash_range(fd, 0, (uint64_t)st.st_size, waiter, ret);
+	return tree_hash_range(fd, 0, (uint64_t)st.st_size, waiter, ret);
 }
 
 int weight_tensor_sha256(struct weight_group *group, size_t i,
@@ -477,8 +504,16 @@ int weight_tensor_sha256(struct weight_group *group, size_t i,
 	r = open_source(group, &t->entries[i], &fd);
 	if (r < 0)
 		return r;
-	return hash_range(fd, t->entries[i].offset, t->entries[i].len, waiter,
-			  ret);
+	return tree_hash_range(fd, t->entries[i].offset, t->entries[i].len,
+			       waiter, ret);
+}
+
+static int compare_paths(const void *a, const void *b)
+{
+	const struct listed_file *x = a;
+	const struct listed_file *y = b;
+
+	return strcmp(x->path, y->path);
 }
 
 int weight_file_digest(struct weight_file *file, struct digest *ret)
@@ -486,198 +521,22 @@ int weight_file_digest(struct weight_file *file, struct digest *ret)
 	cleanup(weight_group_unref_cleanup) struct weight_group *g =
 		weight_file_group(file);
 	cleanup(weight_tensors_unref_cleanup) struct weight_tensors *t = NULL;
-	const struct manifest_file *f;
+	const struct listed_file *found = NULL;
+	struct listed_file key = { 0 };
 	struct buf path = BUF_INIT;
 	int r;
 
 	if (file->type != S_IFREG)
 		return -ENODATA;
-	r = weight_group_tensors(g, &t);
-	if (r == 0)
-		r = tree_file_path(file, &path);
-	if (r == 0) {
-		f = manifest_file_find(t->manifest, path.data);
-		if (f && f->kind == MANIFEST_REGULAR)
-			*ret = t->manifest->objects[f->object].digest;
-		else
-			r = -ENODATA;
+	if ((r = weight_group_tensors(g, &t)) == 0 &&
+	    (r = tree_file_path(file, &path)) == 0) {
+		key.path = path.data;
+		found = bsearch(&key, t->files, t->file_count,
+				sizeof(*t->files), compare_paths);
+		r = found ? 0 : -ENODATA;
 	}
+	if (found)
+		*ret = found->digest;
 	buf_release(&path);
-	return r;
-}
-
-/* One line as sha256sum(1) writes it, odd names escaped as it does. */
-static int sum_line(const char *path, const struct digest *d, struct buf *ret)
-{
-	char hex[DIGEST_HEX_LEN + 1];
-	bool odd = strpbrk(path, "\\\n\r") != NULL;
-	int r;
-
-	digest_to_hex(d, hex);
-	r = buf_printf(ret, "%s%s  ", odd ? "\\" : "", hex);
-	for (const char *p = path; *p && r == 0; p++) {
-		if (*p == '\\')
-			r = buf_append(ret, "\\\\", 2);
-		else if (*p == '\n')
-			r = buf_append(ret, "\\n", 2);
-		else if (*p == '\r')
-			r = buf_append(ret, "\\r", 2);
-		else
-			r = buf_append(ret, p, 1);
-	}
-	return r < 0 ? r : buf_append(ret, "\n", 1);
-}
-
-static int sum_files(struct weight_group *g, const struct manifest *m,
-		     const struct weight_waiter *waiter, struct buf *ret)
-{
-	for (size_t i = 0; i < m->file_count; i++) {
-		const struct manifest_file *f = &m->files[i];
-		struct digest digest;
-		auto_fd int fd = -1;
-		int r;
-
-		if (f->kind != MANIFEST_REGULAR)
-			continue;
-		fd = openat(g->files_fd, f->path,
-			    O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-		if (fd < 0)
-			return -errno;
-		if ((r = hash_range(fd, 0, f->size, waiter, &digest)) < 0 ||
-		    (r = sum_line(f->path, &digest, ret)) < 0)
-			return r;
-	}
-	return 0;
-}
-
-int weight_group_sha256sums(struct weight_group *group,
-			    const struct weight_waiter *waiter, struct buf *ret)
-{
-	cleanup(weight_tensors_unref_cleanup) struct weight_tensors *t = NULL;
-	struct weight_store *s = group->store;
-	struct buf text = BUF_INIT;
-	bool known;
-	int r;
-
-	store_lock(s);
-	known = group->sha256sums != NULL;
-	r = known ? buf_append(ret, group->sha256sums,
-			       strlen(group->sha256sums)) :
-		    0;
-	store_unlock(s);
-	if (known)
-		return r;
-	r = weight_group_tensors(group, &t);
-	if (r == 0)
-		r = sum_files(group, t->manifest, waiter, &text);
-	if (r == 0)
-		r = buf_append(ret, text.data, text.len);
-	if (r == 0 && text.cap) {
-		store_lock(s);
-		if (!group->sha256sums)
-			group->sha256sums = take_ptr(text.data);
-		store_unlock(s);
-		if (!text.data)
-			text = (struct buf)BUF_INIT;
-	}
-	buf_release(&text);
-	return r;
-}
-
-/* ---- metadata.json ---- */
-
-struct text_field {
-	const char *key;
-	const char *value;
-};
-
-static int put_texts(struct buf *out, const struct text_field *fields,
-		     size_t count)
-{
-	int r = 0;
-
-	for (size_t i = 0; i < count && r == 0; i++) {
-		r = buf_printf(out, "%s\"%s\":", out->len > 1 ? "," : "",
-			       fields[i].key);
-		if (r == 0)
-			r = json_write_string(out, fields[i].value,
-					      strlen(fields[i].value),
-					      JSON_UTF8);
-	}
-	return r;
-}
-
-static int put_numbers(struct buf *out, const struct weight_metadata *m)
-{
-	const struct {
-		const char *key;
-		uint64_t value;
-	} fields[] = {
-		{ "weight_generation", m->identity.generation },
-		{ "payload_count", m->manifest.payload_count },
-		{ "logical_bytes", m->manifest.logical_bytes },
-		{ "affinity_count", m->affinity_count },
-		{ "metadata_generation", m->metadata_generation },
-		{ "created_at_ms", m->created_at_ms },
-		{ "updated_at_ms", m->updated_at_ms },
-		{ "last_accessed_at_ms", m->last_accessed_at_ms },
-	};
-	int r = 0;
-
-	for (size_t i = 0; i < ARRAY_LEN(fields) && r == 0; i++)
-		r = buf_printf(out, ",\"%s\":%llu", fields[i].key,
-			       (unsigned long long)fields[i].value);
-	if (r == 0 && m->operation_id)
-		r = buf_printf(out, ",\"operation_id\":%llu",
-			       (unsigned long long)m->operation_id);
-	return r < 0 ? r :
-		       buf_printf(out,
-				  ",\"mixed_hot_ratio\":%.6g"
-				  ",\"observed_hot_ratio\":%.6g"
-				  ",\"durable\":%s}\n",
-				  m->policy.mixed_hot_ratio,
-				  m->observed_hot_ratio,
-				  m->durable ? "true" : "false");
-}
-
-int weight_group_metadata_json(struct weight_group *group, struct buf *ret)
-{
-	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
-	char manifest[DIGEST_HEX_LEN + 1];
-	char keys[DIGEST_HEX_LEN + 1];
-	char affinity[DIGEST_HEX_LEN + 1];
-	struct buf text = BUF_INIT;
-	int r = weight_group_metadata(group, &m);
-
-	if (r < 0)
-		return r;
-	digest_to_hex(&m->manifest.manifest_sha256, manifest);
-	digest_to_hex(&m->manifest.payload_keys_sha256, keys);
-	digest_to_hex(&m->affinity_digest, affinity);
-	const struct text_field fields[] = {
-		{ "tenant_id", m->identity.lineage.tenant },
-		{ "namespace", m->identity.lineage.name_space },
-		{ "resource_id", m->identity.lineage.resource },
-		{ "revision", m->identity.lineage.revision },
-		{ "manifest_key", m->manifest.manifest_key },
-		{ "manifest_sha256", manifest },
-		{ "payload_group_id", m->manifest.payload_group_id },
-		{ "payload_keys_sha256", keys },
-		{ "affinity_digest", affinity },
-		{ "availability", weight_availability_name(m->availability) },
-		{ "residency", weight_residency_name(m->residency) },
-		{ "preferred_residency",
-		  weight_residency_name(m->policy.preferred) },
-		{ "migration_mode",
-		  weight_migration_mode_name(m->policy.mode) },
-	};
-	r = buf_append(&text, "{", 1);
-	if (r == 0)
-		r = put_texts(&text, fields, ARRAY_LEN(fields));
-	if (r == 0)
-		r = put_numbers(&text, m);
-	if (r == 0)
-		r = buf_append(ret, text.data, text.len);
-	buf_release(&text);
 	return r;
 }

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/resource.h>
 
 #include "core/log.h"
 #include "fs/caps.h"
@@ -46,6 +47,17 @@ static void on_removed(void *arg, struct weight_group *group)
 	notifier_removed(fs->notifier, group);
 }
 
+/* Each has a descriptor; the other half is for what is open or staged. */
+static size_t files_max(void)
+{
+	struct rlimit have;
+
+	if (getrlimit(RLIMIT_NOFILE, &have) != 0 ||
+	    have.rlim_cur == RLIM_INFINITY)
+		return SIZE_MAX;
+	return (size_t)have.rlim_cur / 2 + 1;
+}
+
 int fs_new(struct weight_store *store, const struct config *config,
 	   struct fs **ret)
 {
@@ -58,6 +70,7 @@ int fs_new(struct weight_store *store, const struct config *config,
 	fs->config = config;
 	fs->workers = weight_tree_workers(store);
 	fs->shortcomings = (struct buf)BUF_INIT;
+	fs->files_max = files_max();
 	atomic_init(&fs->stopping, false);
 	(void)clock_gettime(CLOCK_REALTIME, &fs->started);
 	(void)pthread_mutex_init(&fs->calls_lock, NULL);

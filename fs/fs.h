@@ -43,6 +43,7 @@ struct fs {
 	struct passthrough passthrough;
 	struct timespec started;
 	unsigned device_minor; /* of the mount, once it serves; else 0 */
+	size_t files_max;      /* known to the kernel, before some have to go */
 
 	atomic_bool stopping; /* waits end with EINTR */
 	pthread_mutex_t calls_lock;

@@ -2,6 +2,7 @@
 #include "fs/node.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <stdio.h>
 #include <sys/sysmacros.h>
 
@@ -10,6 +11,7 @@
 #include "core/map.h"
 #include "core/util.h"
 #include "fs/control.h"
+#include "fs/notify.h"
 
 /* Virtual things have numbers of their own, apart from those of real files. */
 #define SYNTHETIC_INO ((uint64_t)1 << 63)
@@ -18,6 +20,9 @@
 struct node_table {
 	pthread_mutex_t lock;
 	struct map *nodes; /* by struct node_key; holds no reference */
+	size_t files;      /* under lock; FILE nodes in it */
+	size_t files_told; /* under lock; when the notifier was last told */
+	size_t hand;       /* under lock; where the last search stopped */
 };
 
 /* Bytes of the map's key, so without padding. */
@@ -163,6 +168,22 @@ static struct node *find(struct fs *fs, const struct node_key *key)
 	return node;
 }
 
+/* True when there are so many that some should go. */
+static bool count_file_locked(struct fs *fs)
+{
+	struct node_table *t = fs->nodes;
+
+	t->files++;
+	if (t->files < fs->files_max)
+		t->files_told = 0;
+	else if (t->files_told == 0 ||
+		 t->files > t->files_told + fs->files_max / 8)
+		t->files_told = t->files;
+	else
+		return false;
+	return t->files_told != 0;
+}
+
 /*
  * Adds a node that was made for a thing, or gives it up for the one that
  * somebody else added meanwhile. Takes it over in any case.
@@ -171,6 +192,7 @@ static int add(struct fs *fs, struct node *node, struct node **ret)
 {
 	struct node_key key = key_of_node(node);
 	struct node *there;
+	bool many = false;
 	int r = 0;
 
 	(void)pthread_mutex_lock(&fs->nodes->lock);
@@ -179,8 +201,12 @@ static int add(struct fs *fs, struct node *node, struct node **ret)
 		there->refs++;
 	else
 		r = map_add(fs->nodes->nodes, &key, sizeof(key), node);
+	if (!there && r == 0 && node->file)
+		many = count_file_locked(fs);
 	(void)pthread_mutex_unlock(&fs->nodes->lock);
 
+	if (many)
+		notifier_shrink(fs->notifier);
 	if (there || r < 0)
 		node_free(fs, node);
 	if (r < 0)
@@ -513,6 +539,60 @@ struct node *node_find_dir(struct fs *fs, struct weight_dir *dir)
 	return find(fs, &key);
 }
 
+struct node *node_find_file(struct fs *fs, struct weight_file *file)
+{
+	struct node_key key = key_of(NODE_FILE, file, 0);
+
+	return find(fs, &key);
+}
+
+static bool is_idle_file(struct node *node)
+{
+	bool idle;
+
+	if (!node->file || S_ISDIR(weight_file_type(node->file)))
+		return false;
+	(void)pthread_mutex_lock(&node->lock);
+	idle = node->opens == 0;
+	(void)pthread_mutex_unlock(&node->lock);
+	return idle;
+}
+
+/* Entries of the table from *at down. Returns how many were stored. */
+static size_t take_idle_locked(struct node_table *t, size_t *at,
+			       struct node **ret, size_t count)
+{
+	struct map_entry e;
+	size_t found = 0;
+
+	while (found < count && map_next(t->nodes, at, &e)) {
+		if (!is_idle_file(e.value))
+			continue;
+		ret[found] = e.value;
+		ret[found++]->refs++;
+	}
+	return found;
+}
+
+size_t node_idle_files(struct fs *fs, struct node **ret, size_t count)
+{
+	struct node_table *t = fs->nodes;
+	size_t top, found;
+
+	(void)pthread_mutex_lock(&t->lock);
+	top = map_count(t->nodes);
+	if (t->hand > top)
+		t->hand = top;
+	found = take_idle_locked(t, &t->hand, ret, count);
+	if (found < count) {
+		t->hand = top;
+		found += take_idle_locked(t, &t->hand, ret + found,
+					  count - found);
+	}
+	(void)pthread_mutex_unlock(&t->lock);
+	return found;
+}
+
 struct node *node_ref(struct fs *fs, struct node *node)
 {
 	(void)pthread_mutex_lock(&fs->nodes->lock);
@@ -535,6 +615,7 @@ void node_unref(struct fs *fs, struct node *node, uint64_t count)
 		struct node_key key = key_of_node(node);
 
 		(void)map_take(fs->nodes->nodes, &key, sizeof(key));
+		fs->nodes->files -= node->file != NULL;
 	}
 	(void)pthread_mutex_unlock(&fs->nodes->lock);
 	if (!last)
@@ -683,27 +764,56 @@ void node_drop_group(struct fs *fs, const struct weight_group *group)
 	}
 }
 
-/* What the kernel calls the file of a descriptor, from behind mark on. */
-static void path_below(int fd, const char *mark, struct buf *ret)
+/* What the kernel calls the file of a descriptor; false: it is unknown. */
+static bool path_of_fd(int fd, char ret[static PATH_MAX])
 {
 	char link[sizeof("/proc/self/fd/") + 11];
-	char path[4096];
-	const char *at;
 	ssize_t n;
 
 	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	n = readlink(link, path, sizeof(path) - 1);
+	n = readlink(link, ret, PATH_MAX - 1);
 	if (n < 0)
-		return;
-	path[n] = '\0';
-	at = strstr(path, mark);
-	if (at)
-		(void)buf_printf(ret, "%s", at + strlen(mark));
+		return false;
+	ret[n] = '\0';
+	return true;
 }
 
-static void path_of_group(struct weight_group *group, struct buf *ret)
+/* Appends the path of one descriptor's file below that of another. */
+static void path_below(int fd, int top_fd, struct buf *ret)
 {
-	path_below(weight_dir_fd(weight_group_lineage(group)), "/tree/", ret);
+	char path[PATH_MAX], top[PATH_MAX];
+	size_t len;
+
+	if (!path_of_fd(fd, path) || !path_of_fd(top_fd, top))
+		return;
+	len = strlen(top);
+	if (strncmp(path, top, len) == 0 && path[len] == '/')
+		(void)buf_printf(ret, "%s", path + len + 1);
+}
+
+int node_path_in_group(const struct node *node, struct buf *ret)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(node);
+	cleanup(weight_file_unref_cleanup) struct weight_file *root = NULL;
+	int r = weight_group_root(group, &root);
+
+	if (r == 0)
+		path_below(weight_file_fd(node->file), weight_file_fd(root),
+			   ret);
+	return r;
+}
+
+static void path_of_dir(struct fs *fs, struct weight_dir *dir, struct buf *ret)
+{
+	path_below(weight_dir_fd(dir),
+		   weight_dir_fd(weight_tree_root(fs->store)), ret);
+}
+
+static void path_of_group(struct fs *fs, struct weight_group *group,
+			  struct buf *ret)
+{
+	path_of_dir(fs, weight_group_lineage(group), ret);
 	(void)buf_printf(
 		ret, "/%s%llu",
 		weight_group_state(group) == WEIGHT_GROUP_PUBLISHED ?
@@ -712,20 +822,21 @@ static void path_of_group(struct weight_group *group, struct buf *ret)
 		(unsigned long long)weight_group_identity(group)->generation);
 }
 
-void node_path(const struct node *node, const char *name, struct buf *ret)
+void node_path(struct fs *fs, const struct node *node, const char *name,
+	       struct buf *ret)
 {
 	cleanup(weight_group_unref_cleanup) struct weight_group *group =
 		node_group(node);
 
 	if (group)
-		path_of_group(group, ret);
+		path_of_group(fs, group, ret);
 	else if (node->dir)
-		path_below(weight_dir_fd(node->dir), "/tree/", ret);
+		path_of_dir(fs, node->dir, ret);
 	if (node->kind == NODE_STAGING)
 		(void)buf_printf(ret, "/" FS_STAGING_NAME);
 	if (node->file && !node->group_root) {
 		(void)buf_printf(ret, "/");
-		path_below(weight_file_fd(node->file), "/files/", ret);
+		(void)node_path_in_group(node, ret);
 	}
 	if (!node->file && (group || node->kind == NODE_ROOT_CONTROL ||
 			    node->kind == NODE_ROOT_TEXT))

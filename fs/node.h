@@ -133,6 +133,22 @@ void node_drop_group(struct fs *fs, const struct weight_group *group);
  * Appends the path of name in the node, or of the node itself if name is NULL,
  * as seen from the mount's root. For messages.
  */
-void node_path(const struct node *node, const char *name, struct buf *ret);
+void node_path(struct fs *fs, const struct node *node, const char *name,
+	       struct buf *ret);
+
+/*
+ * Appends the path of a FILE below the root of its group; nothing when it has
+ * no name any more. Errors: as weight_group_root().
+ */
+int node_path_in_group(const struct node *node, struct buf *ret);
+
+/*
+ * Nodes of files have a descriptor each, and the kernel forgets them when it
+ * likes. Up to count of those that nobody has open, each with a reference;
+ * other ones each time, until all were seen.
+ */
+size_t node_idle_files(struct fs *fs, struct node **ret, size_t count);
+/* The FILE node if there is one, with a reference, or NULL. */
+struct node *node_find_file(struct fs *fs, struct weight_file *file);
 
 #endif

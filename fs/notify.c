@@ -9,6 +9,7 @@
 #include "fs/node.h"
 
 #define JOIN_S 1
+#define SHRINK_BATCH 256
 
 struct notice {
 	struct list in_queue;
@@ -24,6 +25,7 @@ struct notifier {
 	struct list queue;     /* under lock */
 	uint64_t count_queued; /* under lock; ever */
 	uint64_t count_sent;   /* under lock; ever */
+	size_t to_forget;      /* under lock; files, when asked for */
 	bool stopping;         /* under lock */
 };
 
@@ -57,6 +59,64 @@ static void send_notice(struct fs *fs, struct notice *notice)
 	node_drop_group(fs, notice->group);
 }
 
+/* The node of the directory that a FILE is in, with a reference, or NULL. */
+static struct node *parent_of(struct fs *fs, const struct node *node,
+			      char *path, const char **ret_name)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(node);
+	cleanup(weight_file_unref_cleanup) struct weight_file *at = NULL;
+	char *name = path;
+	int r = weight_group_root(group, &at);
+
+	for (char *slash; r == 0 && (slash = strchr(name, '/'));
+	     name = slash + 1) {
+		struct weight_file *next;
+
+		*slash = '\0';
+		r = weight_file_lookup(at, name, &next);
+		if (r == 0) {
+			weight_file_unref(at);
+			at = next;
+		}
+	}
+	*ret_name = name;
+	return r == 0 ? node_find_file(fs, at) : NULL;
+}
+
+/* What has several names is forgotten by one of them at a time. */
+static void forget_file(struct fs *fs, struct node *node)
+{
+	struct buf path = BUF_INIT;
+	struct node *parent = NULL;
+	const char *name;
+
+	if (node_path_in_group(node, &path) == 0 && path.len > 0)
+		parent = parent_of(fs, node, path.data, &name);
+	if (parent)
+		(void)fuse_lowlevel_notify_inval_entry(
+			fs->session, node_id(fs, parent), name, strlen(name));
+	node_unref(fs, parent, 1);
+	buf_release(&path);
+}
+
+/* A few at a time, since removals don't wait for long. Lock held. */
+static void shrink_locked(struct notifier *n)
+{
+	struct node *nodes[SHRINK_BATCH];
+	size_t count =
+		n->to_forget < SHRINK_BATCH ? n->to_forget : SHRINK_BATCH;
+
+	n->to_forget -= count;
+	(void)pthread_mutex_unlock(&n->lock);
+	count = node_idle_files(n->fs, nodes, count);
+	for (size_t i = 0; i < count; i++) {
+		forget_file(n->fs, nodes[i]);
+		node_unref(n->fs, nodes[i], 1);
+	}
+	(void)pthread_mutex_lock(&n->lock);
+}
+
 static void *notifier_main(void *arg)
 {
 	struct notifier *n = arg;
@@ -66,6 +126,10 @@ static void *notifier_main(void *arg)
 		struct list *at = list_take_first(&n->queue);
 		struct notice *notice;
 
+		if (!at && n->to_forget) {
+			shrink_locked(n);
+			continue;
+		}
 		if (!at) {
 			(void)pthread_cond_wait(&n->wakes, &n->lock);
 			continue;
@@ -152,6 +216,14 @@ void notifier_free(struct notifier *n)
 	(void)pthread_cond_destroy(&n->sent);
 	(void)pthread_mutex_destroy(&n->lock);
 	free(n);
+}
+
+void notifier_shrink(struct notifier *n)
+{
+	(void)pthread_mutex_lock(&n->lock);
+	n->to_forget = n->fs->files_max / 2;
+	(void)pthread_cond_signal(&n->wakes);
+	(void)pthread_mutex_unlock(&n->lock);
 }
 
 /* Returns the number of the notice, to wait for, or 0 when there is none. */

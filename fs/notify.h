@@ -22,6 +22,12 @@ int notifier_new(struct fs *fs, struct notifier **ret);
  */
 void notifier_free(struct notifier *notifier);
 
+/*
+ * Soon: makes the kernel forget some files that nobody has open, because the
+ * descriptors behind them run out.
+ */
+void notifier_shrink(struct notifier *notifier);
+
 /* A published group left the tree. For weight_tree_on_removed(). */
 void notifier_removed(struct notifier *notifier, struct weight_group *group);
 

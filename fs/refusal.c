@@ -9,6 +9,10 @@ const char refusal_published[] =
 	"a published generation never changes; stage another one, or remove "
 	"this one as a whole with user.weights.remove";
 
+static const char no_descriptor[] =
+	"the daemon has no descriptor left: raise its limit of open files "
+	"(LimitNOFILE, ulimit -n)";
+
 /* These mean that something is wrong with the machine, not the request. */
 static bool is_trouble(int err)
 {
@@ -57,9 +61,11 @@ void refusal_note(struct fs *fs, int err, struct node *node, const char *name,
 		metrics_add(METRIC_GROUP_GUARD_REFUSALS, 1);
 	if (why[0] == '\0' && err == -EROFS)
 		why = refusal_published;
+	if (why[0] == '\0' && err == -EMFILE)
+		why = no_descriptor;
 	if (why[0] == '\0' && !is_trouble(err))
 		return;
-	node_path(node, name, &path);
+	node_path(fs, node, name, &path);
 	if (why[0] != '\0')
 		keep(fs, node, why);
 	if (is_trouble(err))

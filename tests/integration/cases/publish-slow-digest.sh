@@ -72,7 +72,7 @@ def others():
 
 # ---- The rename gives up in time, and the tree is as it was
 stage = big(2)
-thread = threading.Thread(target=others)
+thread = threading.Thread(target=others, daemon=True)
 thread.start()
 attempts = 0
 for _ in range(3):
@@ -106,7 +106,11 @@ if stage.exists():
     said = ready(stage)
     print("# wait said:", said.replace("\n", " | "))
     check(said.endswith("\n") and "ready" in said.splitlines()[-1], said)
-    began = time.monotonic()
+    stop.set()
+    thread.join(30)
+    check(not thread.is_alive(), "somebody hangs")
+    if failures:
+        raise failures[0]
     before = metric("weightfs_bytes_hashed_total")
     timed("the rename after wait", os.rename, stage, line / "2")
     equal(metric("weightfs_bytes_hashed_total") - before, 0,
