@@ -8,8 +8,10 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "config.h"
 
@@ -63,6 +65,34 @@ struct compat_backing_map {
 };
 #define COMPAT_IOC_BACKING_OPEN _IOW(229, 1, struct compat_backing_map)
 #define COMPAT_IOC_BACKING_CLOSE _IOW(229, 2, uint32_t)
+
+/*
+ * No library knows this notification yet: the kernel (6.18 or newer) forgets
+ * inodes that nobody uses, without waiting for any lock. Kernel ABI, too.
+ */
+#define COMPAT_PRUNE_MAX 256
+#define COMPAT_NOTIFY_PRUNE 9
+struct compat_prune {
+	uint32_t len; /* a fuse_out_header: of all */
+	int32_t code;
+	uint64_t unique; /* 0: a notification */
+	uint32_t count;  /* a fuse_notify_prune_out */
+	uint32_t padding;
+	uint64_t spare;
+	uint64_t ids[COMPAT_PRUNE_MAX];
+};
+
+/* Errors: -EINVAL not in this kernel. */
+static inline int compat_notify_prune(struct fuse_session *se,
+				      struct compat_prune *prune,
+				      uint32_t count)
+{
+	prune->len = (uint32_t)(offsetof(struct compat_prune, ids) +
+				count * sizeof(prune->ids[0]));
+	prune->code = COMPAT_NOTIFY_PRUNE;
+	prune->count = count;
+	return write(fuse_session_fd(se), prune, prune->len) < 0 ? -errno : 0;
+}
 
 #if HAVE_FUSE_PASSTHROUGH /* added in libfuse 3.17 */
 #define COMPAT_CAN_PASS true

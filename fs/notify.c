@@ -9,7 +9,6 @@
 #include "fs/node.h"
 
 #define JOIN_S 1
-#define SHRINK_BATCH 256
 
 struct notice {
 	struct list in_queue;
@@ -26,6 +25,7 @@ struct notifier {
 	uint64_t count_queued; /* under lock; ever */
 	uint64_t count_sent;   /* under lock; ever */
 	size_t to_forget;      /* under lock; files, when asked for */
+	bool cannot_prune;     /* the thread's; not in this kernel */
 	bool stopping;         /* under lock */
 };
 
@@ -100,20 +100,36 @@ static void forget_file(struct fs *fs, struct node *node)
 	buf_release(&path);
 }
 
+static void forget_files(struct notifier *n, struct node **nodes, size_t count)
+{
+	struct compat_prune prune = { 0 };
+	int r = -EINVAL;
+
+	for (size_t i = 0; i < count; i++)
+		prune.ids[i] = node_id(n->fs, nodes[i]);
+	if (!n->cannot_prune)
+		r = compat_notify_prune(n->fs->session, &prune,
+					(uint32_t)count);
+	n->cannot_prune = r == -EINVAL;
+	for (size_t i = 0; i < count; i++) {
+		if (n->cannot_prune)
+			forget_file(n->fs, nodes[i]);
+		node_unref(n->fs, nodes[i], 1);
+	}
+}
+
 /* A few at a time, since removals don't wait for long. Lock held. */
 static void shrink_locked(struct notifier *n)
 {
-	struct node *nodes[SHRINK_BATCH];
-	size_t count =
-		n->to_forget < SHRINK_BATCH ? n->to_forget : SHRINK_BATCH;
+	struct node *nodes[COMPAT_PRUNE_MAX];
+	size_t count = n->to_forget < COMPAT_PRUNE_MAX ? n->to_forget :
+							 COMPAT_PRUNE_MAX;
 
 	n->to_forget -= count;
 	(void)pthread_mutex_unlock(&n->lock);
 	count = node_idle_files(n->fs, nodes, count);
-	for (size_t i = 0; i < count; i++) {
-		forget_file(n->fs, nodes[i]);
-		node_unref(n->fs, nodes[i], 1);
-	}
+	if (count > 0)
+		forget_files(n, nodes, count);
 	(void)pthread_mutex_lock(&n->lock);
 }
 

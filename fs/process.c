@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -11,6 +12,8 @@
 
 #include "core/cleanup.h"
 
+#define MMAP_THRESHOLD_BYTES (128 << 10)
+#define MALLOC_ARENAS 2
 #define NR_OPEN "/proc/sys/fs/nr_open"
 #define OOM_SCORE_ADJ "/proc/self/oom_score_adj"
 /* A node has a descriptor, so this bounds what can be in use at a time. */
@@ -58,6 +61,12 @@ void process_prepare(struct buf *shortcomings)
 	auto_fd int fd = open(OOM_SCORE_ADJ, O_WRONLY | O_CLOEXEC);
 
 	(void)umask(0);
+	/*
+	 * Large pieces go back to the kernel when they are freed. Left alone,
+	 * the threshold grows with the first of them and keeps them all.
+	 */
+	(void)mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES);
+	(void)mallopt(M_ARENA_MAX, MALLOC_ARENAS);
 	raise_files(shortcomings);
 	if (fd < 0 || write(fd, adj, sizeof(adj) - 1) < 0)
 		(void)buf_printf(shortcomings,

@@ -80,10 +80,11 @@ for k in staged:
 # What was half copied in can be taken away, and nothing else is left.
 for k in names(line / ".staging"):
     shutil.rmtree(line / ".staging" / k)
-equal(reader.get("hashlib.sha256(m).hexdigest()"),
-      sha(sources[0] / "model.safetensors"), "the reader never noticed")
-refused("EBUSY", remove, first)
-reader.end()
+if passthrough():
+    equal(reader.get("hashlib.sha256(m).hexdigest()"),
+          sha(sources[0] / "model.safetensors"), "the reader never noticed")
+    refused("EBUSY", remove, first)
+reader.kill()
 wait_for(lambda: len(list((STORE).rglob("model.safetensors"))) == len(done),
          "no files of what was aborted are left")
 d.stop()

@@ -184,6 +184,10 @@ for name in OPTIONS:
     for n, (event, hold, option, steps, state, seconds) in enumerate(TABLE, 1):
         if option != name:
             continue
+        # Without passthrough, what was open is dead with the daemon.
+        if state == "held" and not passthrough() and re.search(
+                r"die|d\.kill|in_order", str(steps)):
+            continue
         print(f"# {event}: {state}", flush=True)
         try:
             row(d, line, n, hold, steps, state, seconds)

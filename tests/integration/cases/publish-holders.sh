@@ -186,7 +186,8 @@ def object_digest_is_right(gen, name):
 
 d = Daemon("durability=none")
 line = lineage()
-for killed in (False, True):
+# Without passthrough, what was open is dead with the daemon.
+for killed in (False, True) if passthrough() else (False,):
     for kind in WRITERS:
         print("#", kind, "killed" if killed else "", flush=True)
         writer(d, kind, killed)
@@ -212,8 +213,9 @@ with Client() as c:
         check(e.errno in (errno.ENOTCONN, errno.ECONNABORTED), repr(e))
     d.start()
     gen, e = attempt(stage)
-    check(e is not None and e.errno == errno.EBUSY, f"after a kill: {e}")
-gen = publish(stage)
+    check(e is None if not wrote else e and e.errno == errno.EBUSY,
+          f"after a kill: {e}")
+gen = gen or publish(stage)
 data = (gen / "model.safetensors").read_bytes()
 equal(data[20_000:20_012] == b"under nobody", wrote, "the late bytes")
 run("sha256sum", "-c", "--quiet", gen / ".weights" / "sha256sums", cwd=gen)

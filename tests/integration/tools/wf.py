@@ -276,6 +276,11 @@ def metric(name):
     return int(m[1]) if m else 0
 
 
+def passthrough():
+    """Whether the kernel moves the bytes, so that readers survive the daemon."""
+    return "passthrough: yes" in (MNT / ".weights" / "health").read_text()
+
+
 def names(path):
     return sorted(os.listdir(path))
 
