@@ -93,6 +93,9 @@ static void lease_unlock(struct weight_group *g, uint64_t id,
 	g->lease_busy = false;
 	g->lease_id = id;
 	g->lease_expires_ms = expires_ms;
+	/* Who took it has no hold yet: the linger begins only now. */
+	if (id && g->holders == 0)
+		g->idle_since_ms = clock_monotonic_ms();
 	if (id && list_empty(&g->in_leased)) {
 		g->refs++;
 		list_add_tail(&s->leased, &g->in_leased);
@@ -153,6 +156,11 @@ int keeper_lease_take(struct weight_group *g)
 		return 0;
 	}
 	r = lease_acquire(g, &lease);
+	/* Who asked holds it in a moment: it is not idle since ever. */
+	store_lock(g->store);
+	if (g->holders == 0)
+		g->idle_since_ms = clock_monotonic_ms();
+	store_unlock(g->store);
 	if (r < 0)
 		lease_unlock(g, id, expires);
 	else

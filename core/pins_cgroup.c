@@ -116,7 +116,7 @@ static size_t span_of(const uint64_t *frames, size_t count)
 static bool span_is_own(const struct payers *y, uint64_t own,
 			const uint64_t *frames, size_t count)
 {
-	uint64_t payer[SPAN_MAX];
+	uint64_t payer[SPAN_MAX] = { 0 };
 	uint64_t first = frames[0];
 
 	if (read_entries(y->kpagecgroup, payer,

@@ -3,7 +3,7 @@
  * What the files of the pins module share.
  *
  * pins.c has files, the budget and unpinning, pins_pin.c pinning,
- * pins_cgroup.c who pays for a page.
+ * pins_verify.c what is really there, pins_cgroup.c who pays for a page.
  */
 #ifndef CORE_PINS_PRIV_H
 #define CORE_PINS_PRIV_H
@@ -98,11 +98,11 @@ struct pin_file {
 	uint64_t size;     /* constant */
 	size_t granules;   /* constant */
 
-	pthread_mutex_t work;   /* held by whoever changes the file's pins */
-	uint64_t hole_from;     /* from here to data.from there is a hole */
-	struct pin_range data;  /* the last one found; guarded by work */
-	uint64_t pinned_bytes;  /* guarded by pins->lock */
-	uint16_t *pages;        /* a granule: pinned pages, 0, or PIN_HOLE;
+	pthread_mutex_t work;  /* held by whoever changes the file's pins */
+	uint64_t hole_from;    /* from here to data.from there is a hole */
+	struct pin_range data; /* the last one found; guarded by work */
+	uint64_t pinned_bytes; /* guarded by pins->lock */
+	uint16_t *pages;       /* a granule: pinned pages, 0, or PIN_HOLE;
 				   written with work and pins->lock held */
 };
 
@@ -110,9 +110,12 @@ struct pin_file {
 struct pin_range pin_range_of(const struct pin_file *f, size_t first,
 			      size_t count);
 
+bool pin_became_shorter(const struct pin_file *f);
+
 /*
  * Finds the first data in the range, both ends in whole pages; work is held.
- * Returns 1, 0 when all of it is a hole, or what lseek answered.
+ * Returns 1, 0 when all of it is a hole, -EUCLEAN when the file became shorter,
+ * or what lseek answered.
  */
 int pin_next_data(struct pin_file *f, struct pin_range in,
 		  struct pin_range *ret);
@@ -123,13 +126,13 @@ int pin_zap(struct pin_file *f, struct pin_range range);
 /* Forgets a granule; work and pins->lock are held. */
 void pin_forget_locked(struct pin_file *f, size_t granule);
 
-/* As pins_verify(), in range, work is held. */
-int pin_verify(struct pin_file *f, size_t first, size_t count,
-	       struct pin_seen *ret);
-
 /* --- Pinning (pins_pin.c) --- */
 
-/* Faults in, and so locks, a range of data. base is where byte 0 is mapped. */
+/* Faults in a range's data. base is where byte 0 is mapped; work is held. */
 int pin_populate(struct pin_file *f, char *base, struct pin_range range);
+
+/* As pins_pin(), with a range that is there; work is held. Adds to *left. */
+int pin_all(struct pin_file *f, size_t first, size_t count,
+	    pins_progress_fn *progress, void *arg, size_t *left);
 
 #endif

@@ -61,13 +61,14 @@ static bool is_given_up(struct attempt *a)
 
 /* ---- Before the first step ---- */
 
-/* What stands at the target already, by the record. */
-static int check_target(const struct weight_group *g, bool noreplace,
+/* What stands at the target already, by the record. 0: nothing. */
+static int check_target(struct weight_store *s,
+			const struct weight_identity *target, bool noreplace,
 			struct buf *why)
 {
 	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
-	unsigned long long n = g->identity->generation;
-	int r = wms_get(g->store->records, g->identity, &m);
+	unsigned long long n = target->generation;
+	int r = wms_get(s->records, target, &m);
 
 	if (r == -ENOENT)
 		return 0;
@@ -85,14 +86,23 @@ static int check_target(const struct weight_group *g, bool noreplace,
 	return noreplace ? -EEXIST : -ENOTEMPTY;
 }
 
+/* A staged generation has one place to go; others may be taken on top. */
 static int check_place(struct weight_group *g, struct weight_dir *new_dir,
-		       const char *new_name, struct buf *why)
+		       const char *new_name, bool noreplace, struct buf *why)
 {
+	struct weight_identity target = *g->identity;
 	char number[WEIGHT_GENERATION_LEN_MAX + 1];
+	int r = 0;
 
+	if (new_dir == g->lineage &&
+	    weight_generation_parse(new_name, strlen(new_name),
+				    &target.generation) == 0)
+		r = check_target(g->store, &target, noreplace, why);
+	else
+		target.generation = 0;
+	if (r < 0 || target.generation == g->identity->generation)
+		return r;
 	weight_generation_print(g->identity->generation, number);
-	if (new_dir == g->lineage && strcmp(new_name, number) == 0)
-		return 0;
 	(void)buf_printf(why,
 			 "generation %s is published as '%s' in its own "
 			 "lineage, beside .staging, and nowhere else",
@@ -676,8 +686,7 @@ int weight_group_publish(struct weight_group *group, struct weight_dir *new_dir,
 	struct attempt *a = NULL;
 	int r;
 
-	if ((r = check_place(group, new_dir, new_name, why)) < 0 ||
-	    (r = check_target(group, noreplace, why)) < 0 ||
+	if ((r = check_place(group, new_dir, new_name, noreplace, why)) < 0 ||
 	    (r = begin(group, why)) < 0)
 		return r;
 	r = attempt_start(group, &a);

@@ -5,69 +5,17 @@
 #include <string.h>
 
 #include "core/log.h"
-
-/* why may be NULL. */
-#define EXPLAIN(why, ...)                                                      \
-	do {                                                                   \
-		if (why)                                                       \
-			(void)buf_printf(why, __VA_ARGS__);                    \
-	} while (0)
-
-static uint64_t later(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
-}
+#include "core/weight_decision_priv.h"
 
 static uint64_t add_saturating(uint64_t a, uint64_t b)
 {
 	return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
-static bool is_live(const struct weight_metadata *m)
-{
-	return m->availability == WEIGHT_READY ||
-	       m->availability == WEIGHT_DEGRADED;
-}
-
 static bool is_going(const struct weight_metadata *m)
 {
 	return m->availability == WEIGHT_DELETING ||
 	       m->availability == WEIGHT_DELETED;
-}
-
-static bool is_stale(const struct weight_metadata *m, uint64_t expected)
-{
-	return expected != 0 && expected != m->metadata_generation;
-}
-
-/* A repeat of a mutation that is found applied. */
-static bool is_retry(const struct weight_metadata *m, uint64_t expected)
-{
-	return expected == 0 ||
-	       weight_generation_is_retry(m->metadata_generation, expected);
-}
-
-static int stale(const struct weight_metadata *m, uint64_t expected)
-{
-	return log_debug(-ECANCELED, "at %llu, expected %llu",
-			 (unsigned long long)m->metadata_generation,
-			 (unsigned long long)expected);
-}
-
-/* The record after a change of state. */
-static int advance(const struct weight_metadata *m, uint64_t now_ms,
-		   struct weight_metadata *ret)
-{
-	struct weight_metadata next = *m;
-	int r;
-
-	r = weight_generation_advance(m->metadata_generation,
-				      &next.metadata_generation);
-	if (r < 0)
-		return r;
-	next.updated_at_ms = later(now_ms, m->updated_at_ms);
-	*ret = next;
-	return 0;
 }
 
 /* ---- Import ---- */
@@ -169,8 +117,36 @@ int weight_decide_publish(const struct weight_publish_state *state,
 	r = publish_conflict(state, p, why);
 	if (r < 0)
 		return r;
+	if (p->converges && p->residency != p->policy.preferred) {
+		if (state->next_operation_id == UINT64_MAX)
+			return log_debug(-EOVERFLOW, "no operation id is left");
+		m.operation_id = state->next_operation_id;
+	}
 	*ret = m;
 	return 0;
+}
+
+void weight_decide_publish_operation(const struct weight_metadata *m,
+				     struct weight_operation *ret)
+{
+	enum weight_residency target = m->policy.preferred;
+
+	*ret = (struct weight_operation){
+		.operation_id = m->operation_id,
+		.identity = m->identity,
+		.kind = WEIGHT_MIGRATING,
+		.target_residency = target,
+		.target_hot_ratio = target == WEIGHT_MIXED ?
+					    m->policy.mixed_hot_ratio :
+					    0.0,
+		.fenced_metadata_generation = m->metadata_generation,
+		.started_at_ms = m->updated_at_ms,
+		.updated_at_ms = m->updated_at_ms,
+		.total_units = m->affinity_count,
+		.total_bytes = m->manifest.logical_bytes,
+		.cursor = "",
+		.message = "",
+	};
 }
 
 /* ---- Leases ---- */
@@ -361,7 +337,7 @@ static int observe_refusal(const struct weight_metadata *m,
 				 (int)seen->availability, (int)seen->residency);
 	if (!m)
 		return log_debug(-ENOENT, "no such revision");
-	if (m->operation_id != 0)
+	if (m->operation_id != 0 && !seen->beside_operation)
 		return log_debug(-EBUSY, "operation %llu",
 				 (unsigned long long)m->operation_id);
 	if (same_state(m, seen) && is_retry(m, expected))
@@ -403,4 +379,34 @@ int weight_decide_observe(const struct weight_metadata *metadata,
 		       metadata->durable != seen->durable;
 	*ret = next;
 	return 0;
+}
+
+/* ---- The operation beside a revision ---- */
+
+bool weight_operation_blocks(const struct weight_operation *active)
+{
+	return active && active->kind != WEIGHT_MIGRATING;
+}
+
+void weight_decide_operation_follow(const struct weight_operation *active,
+				    const struct weight_metadata *next,
+				    uint64_t now_ms,
+				    struct weight_operation *ret,
+				    bool *ret_changed)
+{
+	struct weight_operation op = *active;
+
+	*ret_changed = true;
+	op.updated_at_ms = later(now_ms, active->updated_at_ms);
+	if (next->operation_id != active->operation_id) {
+		op.cursor = "";
+		op.message = WEIGHT_OPERATION_REMOVED;
+	} else if (next->metadata_generation !=
+		   active->fenced_metadata_generation) {
+		op.fenced_metadata_generation = next->metadata_generation;
+	} else {
+		op = *active;
+		*ret_changed = false;
+	}
+	*ret = op;
 }

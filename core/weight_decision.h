@@ -17,7 +17,7 @@
  * The errors of a function are listed in the order in which they are looked
  * for. Each stands for one error of the contracts, see weight_error_errno().
  *
- * Source: weight contracts, sections 6.4 to 6.6, 6.8, 6.10 and 6.11.
+ * Source: weight contracts, sections 6.4 to 6.6 and 6.8 to 6.11.
  */
 #ifndef CORE_WEIGHT_DECISION_H
 #define CORE_WEIGHT_DECISION_H
@@ -39,12 +39,15 @@ struct weight_publication {
 	enum weight_residency residency;
 	double observed_hot_ratio;
 	bool durable;
+	/* An operation to the preferred residency begins, unless it is there. */
+	bool converges;
 };
 
 struct weight_publish_state {
 	const struct weight_metadata *existing;
 	const struct weight_staging *staged;
 	uint64_t watermark; /* of the lineage; 0: it has none */
+	uint64_t next_operation_id;
 };
 
 /*
@@ -69,11 +72,16 @@ int weight_decide_stage(const struct weight_metadata *existing,
  *  -ECANCELED	it was there and was removed, or the generation is not above
  *		the watermark
  *  -ENOENT	it isn't staged
+ *  -EOVERFLOW	no operation id is left
  */
 #define WEIGHT_PUBLISHED_GENERATION 2
 int weight_decide_publish(const struct weight_publish_state *state,
 			  const struct weight_publication *p, uint64_t now_ms,
 			  struct weight_metadata *ret, struct buf *why);
+
+/* The operation that begins with a record that was just published so. */
+void weight_decide_publish_operation(const struct weight_metadata *m,
+				     struct weight_operation *ret);
 
 struct weight_lease_request {
 	const char *holder;
@@ -151,11 +159,14 @@ struct weight_observation {
 	enum weight_residency residency;
 	double hot_ratio;
 	bool durable;
+	/* An active operation goes on as it is, instead of being -EBUSY. */
+	bool beside_operation;
 };
 
 /*
  * Makes the record say what is there. The metadata generation goes up when
- * more than `durable` changes; that one is the filesystem's own.
+ * more than `durable` changes; that one is the filesystem's own. The fence of
+ * an active operation has to follow, see weight_decide_operation_follow().
  *
  * Errors: -EINVAL; -ENOENT; -EBUSY an operation is active; -ECANCELED another
  * metadata generation; -EINPROGRESS neither READY nor DEGRADED; -EOVERFLOW.
@@ -165,5 +176,127 @@ int weight_decide_observe(const struct weight_metadata *metadata,
 			  uint64_t expected_metadata_generation,
 			  uint64_t now_ms, struct weight_metadata *ret,
 			  bool *ret_changed);
+
+/* ---- Residency operations ---- */
+
+/*
+ * Whether the active operation of a revision (NULL: there is none) is in the
+ * way of leases and of removal. One that only pins or unpins is not.
+ */
+bool weight_operation_blocks(const struct weight_operation *active);
+
+/*
+ * What becomes of the active operation of a revision whose record is `next`
+ * now: it ends with a removal, and else its fence follows. *ret_changed is
+ * false when it is as it was.
+ */
+void weight_decide_operation_follow(const struct weight_operation *active,
+				    const struct weight_metadata *next,
+				    uint64_t now_ms,
+				    struct weight_operation *ret,
+				    bool *ret_changed);
+
+struct weight_operation_state {
+	const struct weight_metadata *metadata;
+	/* When starting, the active one, else the one that the id names. */
+	const struct weight_operation *operation;
+	/* Of starting only. */
+	bool fenced; /* a replacement retires the revision */
+	uint64_t next_operation_id;
+};
+
+/* Both records after a decision. */
+struct weight_operation_outcome {
+	struct weight_operation operation;
+	/* As it was, unless its metadata generation has gone up. */
+	struct weight_metadata metadata;
+	bool changed; /* false for a repeat: nothing is to be written */
+};
+
+struct weight_operation_request {
+	enum weight_operation_kind kind;
+	enum weight_residency target_residency; /* HOT, COLD or MIXED */
+	double target_hot_ratio; /* inside (0,1) for MIXED, else 0 */
+	uint64_t expected_metadata_generation;
+};
+
+/*
+ * A request for what is being done already is a repeat.
+ *
+ * Errors:
+ *  -EINVAL	a bad identity, kind, target or ratio
+ *  -ENOENT
+ *  -EBUSY	fenced
+ *  -ECANCELED	a repeat with a generation of long ago
+ *  -EBUSY	another operation is active
+ *  -ECANCELED	another metadata generation
+ *  -EINPROGRESS	neither READY nor DEGRADED
+ *  -EPERM	migrating what its policy pins; a MIXED target with fewer than
+ *		two affinity units
+ *  -EOVERFLOW	no metadata generation or no operation id is left
+ */
+int weight_decide_operation_start(const struct weight_operation_state *state,
+				  const struct weight_identity *identity,
+				  const struct weight_operation_request *rq,
+				  uint64_t now_ms,
+				  struct weight_operation_outcome *ret,
+				  struct buf *why);
+
+struct weight_operation_progress {
+	uint64_t processed_units;
+	uint64_t total_units; /* the totals are those of the operation */
+	uint64_t processed_bytes;
+	uint64_t total_bytes;
+	const char *cursor;  /* where to go on; "" for none */
+	const char *message; /* "" for none */
+	/* What is there meanwhile. */
+	enum weight_availability availability; /* READY or DEGRADED */
+	enum weight_residency residency;
+	double hot_ratio;
+};
+
+/*
+ * Counters alone change no metadata. What is there does, and then the fence of
+ * the operation follows. A total of 0 is taken only from an operation that has
+ * nothing to process.
+ *
+ * Errors:
+ *  -EINVAL	a bad id, total, count, cursor, message or observation
+ *  -ENOENT	no such revision, or none of its operations has this id
+ *  -EEXIST	it isn't the active operation or is over; other totals, less
+ *		than before, or another cursor without progress
+ *  -EINVAL	the revision can't be so
+ *  -EOVERFLOW
+ */
+int weight_decide_operation_progress(const struct weight_operation_state *state,
+				     uint64_t operation_id,
+				     const struct weight_operation_progress *p,
+				     uint64_t now_ms,
+				     struct weight_operation_outcome *ret);
+
+/*
+ * Says what keeps the operation from going on. It stays active.
+ *
+ * Errors: -EINVAL a bad id or message; -ENOENT as above; -EEXIST it isn't the
+ * active operation or is over.
+ */
+int weight_decide_operation_error(const struct weight_operation_state *state,
+				  uint64_t operation_id, const char *message,
+				  uint64_t now_ms,
+				  struct weight_operation_outcome *ret);
+
+/*
+ * Ends the operation, with the residency that was reached. For MIXED that may
+ * have another ratio than the target.
+ *
+ * Errors: -EINVAL a bad id, or a ratio that the residency can't have; -ENOENT
+ * as above; -EEXIST it isn't the active operation, unless the revision is idle
+ * just as it says; -EINPROGRESS the target isn't reached; -EOVERFLOW.
+ */
+int weight_decide_operation_finish(const struct weight_operation_state *state,
+				   uint64_t operation_id,
+				   enum weight_residency residency,
+				   double hot_ratio, uint64_t now_ms,
+				   struct weight_operation_outcome *ret);
 
 #endif

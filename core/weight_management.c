@@ -574,6 +574,19 @@ bool weight_operation_is_finished(const struct weight_operation *op)
 	return strcmp(op->message, WEIGHT_OPERATION_COMPLETED) == 0;
 }
 
+bool weight_operation_is_over(const struct weight_operation *op)
+{
+	return weight_operation_is_finished(op) ||
+	       strcmp(op->message, WEIGHT_OPERATION_REMOVED) == 0;
+}
+
+bool weight_operation_message_ok(const char *message)
+{
+	return weight_component_ok(message) &&
+	       strcmp(message, WEIGHT_OPERATION_COMPLETED) != 0 &&
+	       strcmp(message, WEIGHT_OPERATION_REMOVED) != 0;
+}
+
 static int operation_target_check(const struct weight_operation *op,
 				  struct buf *why)
 {
@@ -605,9 +618,12 @@ static int operation_progress_check(const struct weight_operation *op,
 		return refuse(why, -EINVAL, "bad cursor or message");
 	if (weight_operation_is_finished(op) &&
 	    (op->processed_units != op->total_units ||
-	     op->processed_bytes != op->total_bytes || op->cursor[0]))
+	     op->processed_bytes != op->total_bytes))
 		return refuse(why, -EINVAL,
 			      "the operation is completed, but work is left");
+	if (weight_operation_is_over(op) && op->cursor[0])
+		return refuse(why, -EINVAL,
+			      "the operation is over, but has a cursor");
 	return 0;
 }
 
@@ -627,4 +643,28 @@ int weight_operation_check(const struct weight_operation *op, struct buf *why)
 	if (r < 0)
 		return r;
 	return operation_progress_check(op, why);
+}
+
+int weight_operation_copy(const struct weight_operation *op,
+			  struct weight_operation **ret)
+{
+	struct weight_operation *copy;
+	char *at;
+
+	copy = malloc(sizeof(*copy) + lineage_size(&op->identity.lineage) +
+		      strlen(op->cursor) + 1 + strlen(op->message) + 1);
+	if (!copy)
+		return -ENOMEM;
+	*copy = *op;
+	at = (char *)(copy + 1);
+	lineage_pack(&at, &copy->identity.lineage);
+	copy->cursor = pack(&at, op->cursor);
+	copy->message = pack(&at, op->message);
+	*ret = copy;
+	return 0;
+}
+
+void weight_operation_free(struct weight_operation *op)
+{
+	free(op);
 }

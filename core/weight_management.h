@@ -43,6 +43,9 @@
 /* The message of a finished operation; no other operation may carry it. */
 #define WEIGHT_OPERATION_COMPLETED "completed"
 
+/* Likewise of one that ended unfinished, because its revision was removed. */
+#define WEIGHT_OPERATION_REMOVED "the revision was removed"
+
 /*
  * States. The numbers are wire and disk format: they never change, and a number
  * that is not listed is invalid everywhere.
@@ -313,7 +316,22 @@ struct weight_operation {
 
 bool weight_operation_is_finished(const struct weight_operation *op);
 
-/* A finished operation has processed all and keeps no cursor. -EINVAL. */
+/* It will never run again: it is finished, or its revision was removed. */
+bool weight_operation_is_over(const struct weight_operation *op);
+
+/* Whether an operation that runs may say so: any message but the two above. */
+bool weight_operation_message_ok(const char *message);
+
+/*
+ * A finished operation has processed all, and one that is over keeps no cursor.
+ * -EINVAL.
+ */
 int weight_operation_check(const struct weight_operation *op, struct buf *why);
+
+/* Errors: -ENOMEM. */
+int weight_operation_copy(const struct weight_operation *op,
+			  struct weight_operation **ret);
+void weight_operation_free(struct weight_operation *op); /* accepts NULL */
+DEFINE_CLEANUP(struct weight_operation *, weight_operation_free)
 
 #endif

@@ -235,22 +235,27 @@ struct acquire {
 	struct weight_lease *result;
 };
 
-/* Reads what the decision needs. *ret and scan->held are the caller's. */
+/*
+ * Reads what the decision needs. *ret_metadata and scan->held are the caller's.
+ */
 static int acquire_state(struct meta_txn *txn, const struct acquire *a,
 			 struct wms_lease_scan *scan,
-			 struct weight_metadata **ret_metadata,
-			 uint64_t *ret_next_id)
+			 struct weight_lease_state *state,
+			 struct weight_metadata **ret_metadata)
 {
 	int r;
 
-	r = wms_state_get(txn, STATE_NEXT_LEASE_ID, 1, ret_next_id);
+	r = wms_state_get(txn, STATE_NEXT_LEASE_ID, 1, &state->next_lease_id);
 	if (r < 0)
 		return r;
-	if (*ret_next_id == 0)
+	if (state->next_lease_id == 0)
 		return log_debug(-EUCLEAN, "next lease id");
 	r = wms_revision_get(txn, &a->key, a->identity, ret_metadata);
 	if (r == -ENOENT)
 		return 0;
+	if (r < 0)
+		return r;
+	r = wms_operation_blocks(txn, *ret_metadata, &state->operation_blocks);
 	if (r < 0)
 		return r;
 	*scan = (struct wms_lease_scan){
@@ -296,7 +301,7 @@ static int acquire_body(struct meta_txn *txn, void *arg)
 	int r;
 
 	weight_lease_free(take_ptr(a->result));
-	r = acquire_state(txn, a, &scan, &m, &state.next_lease_id);
+	r = acquire_state(txn, a, &scan, &state, &m);
 	held = scan.held;
 	if (r < 0)
 		return r;

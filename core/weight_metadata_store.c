@@ -93,13 +93,14 @@ static int table_check(struct weight_metadata_store *store,
 	return r == -ENOENT ? 0 : r;
 }
 
-static int leases_check(struct weight_metadata_store *store)
+static int all_check(struct weight_metadata_store *store,
+		     int (*check_all)(struct meta_txn *txn))
 {
 	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
 	int r;
 
 	r = meta_read_begin(store->meta, &txn);
-	return r < 0 ? r : wms_lease_check_all(txn);
+	return r < 0 ? r : check_all(txn);
 }
 
 int wms_check(struct weight_metadata_store *store, struct buf *why)
@@ -118,7 +119,11 @@ int wms_check(struct weight_metadata_store *store, struct buf *why)
 	}
 	if (r == 0) {
 		what = "leases";
-		r = leases_check(store);
+		r = all_check(store, wms_lease_check_all);
+	}
+	if (r == 0) {
+		what = "operations";
+		r = all_check(store, wms_operation_check_all);
 	}
 	if (r < 0 && r != -ENOMEM)
 		(void)buf_printf(why,
@@ -383,6 +388,23 @@ struct publish {
 	struct buf *why;
 };
 
+/* Writes the record that was decided on, and the operation that it has. */
+static int publish_write(struct meta_txn *txn, const struct wms_key *key,
+			 const struct weight_metadata *m)
+{
+	struct weight_operation op;
+	int r;
+
+	r = wms_revision_put(txn, key, m);
+	if (r < 0)
+		return r;
+	r = meta_delete(txn, META_DB_STAGING, key->bytes, key->len);
+	if (r < 0 || m->operation_id == 0)
+		return r;
+	weight_decide_publish_operation(m, &op);
+	return wms_operation_add(txn, &op);
+}
+
 static int publish_body(struct meta_txn *txn, void *arg)
 {
 	cleanup(found_release) struct found found = { NULL };
@@ -401,14 +423,14 @@ static int publish_body(struct meta_txn *txn, void *arg)
 	r = watermark_get(txn, &identity->lineage, &state.watermark);
 	if (r < 0)
 		return r;
+	r = wms_operation_next_id(txn, &state.next_operation_id);
+	if (r < 0)
+		return r;
 	r = weight_decide_publish(&state, p->publication, p->now_ms, &m,
 				  p->why);
 	if (r < 0)
 		return r;
-	r = wms_revision_put(txn, &p->key, &m);
-	if (r < 0)
-		return r;
-	r = meta_delete(txn, META_DB_STAGING, p->key.bytes, p->key.len);
+	r = publish_write(txn, &p->key, &m);
 	if (r < 0)
 		return r;
 	return weight_metadata_copy(&m, &p->result);
@@ -571,6 +593,9 @@ static int change_body(struct meta_txn *txn, void *arg)
 		if (r < 0)
 			return r;
 	}
+	r = wms_operation_follow(txn, m, &next, change->now_ms);
+	if (r < 0)
+		return r;
 	return wms_revision_put(txn, &change->key, &next);
 }
 
@@ -658,6 +683,9 @@ static int decide_delete(struct meta_txn *txn, const struct change *change,
 	if (r < 0)
 		return r;
 	state.leases = scan.summary.active;
+	r = wms_operation_blocks(txn, m, &state.operation_blocks);
+	if (r < 0)
+		return r;
 	return weight_decide_delete_begin(&state, change->expected,
 					  change->now_ms, ret, ret_changed);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weight metadata store: the durable records of staged imports, revisions and
- * leases.
+ * Weight metadata store: the durable records of staged imports, revisions,
+ * leases and residency operations.
  *
  * Each mutation is one transaction: it reads the records that matter, lets
  * core/weight_decision.h decide, and writes the outcome. When it returns 0 the
@@ -20,8 +20,9 @@
  *
  * Errors of every function, not repeated below: -EINVAL a bad identity,
  * -ENOMEM, -EUCLEAN a damaged record, -EPROTONOSUPPORT one of a newer version,
- * -EIO; and of every mutation -ENOSPC or -EDQUOT. Staging and publishing leave
- * the last bytes of a full disk to the others, which go on working.
+ * -EIO; and of every mutation -ENOSPC or -EDQUOT. Staging, publishing and
+ * starting an operation leave the last bytes of a full disk to the others,
+ * which go on working.
  *
  * Keys, in order of bytes:
  *	revision, staging	SHA-256 over the length-value form of tenant,
@@ -32,10 +33,12 @@
  *	lease_of_revision	the key of the revision, the lease id; no value
  *	lineage	SHA-256 of the lineage, see weight_lineage_hash(). Its value
  *		begins with u16 WMS_LINEAGE_VERSION and u64 watermark
- *	state	schema, epoch, next_lease_id, clean: u64; boot_id: text
+ *	operation	the operation id, 8 bytes big-endian
+ *	state	schema, epoch, next_lease_id, next_operation_id, clean: u64;
+ *		boot_id: text
  * All integers in values are little-endian.
  *
- * Source: weight contracts, sections 6.5, 6.6, 6.8, 6.10 and 6.12.
+ * Source: weight contracts, sections 6.5, 6.6, 6.8 to 6.10 and 6.12.
  */
 #ifndef CORE_WEIGHT_METADATA_STORE_H
 #define CORE_WEIGHT_METADATA_STORE_H
@@ -127,7 +130,8 @@ int wms_staged_each(struct weight_metadata_store *store,
 /* ---- Revisions ---- */
 
 /*
- * Makes a staged import a READY revision. ret is optional.
+ * Makes a staged import a READY revision, with an operation that runs when the
+ * publication says so. ret is optional.
  * Errors: as weight_decide_publish().
  */
 int wms_publish(struct weight_metadata_store *store,
@@ -182,7 +186,8 @@ struct wms_delete_request {
 
 /*
  * To DELETING. The leases that didn't count, and those that expired, go with
- * it. ret is optional. Errors: as weight_decide_delete_begin().
+ * it, and an operation that only pins or unpins ends; another one is -EBUSY.
+ * ret is optional. Errors: as weight_decide_delete_begin().
  */
 int wms_delete_begin(struct weight_metadata_store *store,
 		     const struct weight_identity *identity,
@@ -232,5 +237,56 @@ struct wms_lease_summary {
 int wms_lease_summary(struct weight_metadata_store *store,
 		      const struct weight_identity *identity, uint64_t now_ms,
 		      struct wms_lease_summary *ret);
+
+/* ---- Residency operations ---- */
+
+/*
+ * A revision has at most one active operation. Records are kept for ever, and
+ * their ids are not given again. ret is optional in the four mutations: the
+ * operation as it is then.
+ */
+
+/* Errors: as weight_decide_operation_start(). */
+int wms_operation_start(struct weight_metadata_store *store,
+			const struct weight_identity *identity,
+			const struct weight_operation_request *request,
+			uint64_t now_ms, struct weight_operation **ret,
+			struct buf *why);
+
+/* Errors: as weight_decide_operation_progress(). */
+int wms_operation_progress(struct weight_metadata_store *store,
+			   const struct weight_identity *identity,
+			   uint64_t operation_id,
+			   const struct weight_operation_progress *progress,
+			   uint64_t now_ms, struct weight_operation **ret);
+
+/* Errors: as weight_decide_operation_error(). */
+int wms_operation_error(struct weight_metadata_store *store,
+			const struct weight_identity *identity,
+			uint64_t operation_id, const char *message,
+			uint64_t now_ms, struct weight_operation **ret);
+
+/* Errors: as weight_decide_operation_finish(). */
+int wms_operation_finish(struct weight_metadata_store *store,
+			 const struct weight_identity *identity,
+			 uint64_t operation_id, enum weight_residency residency,
+			 double hot_ratio, uint64_t now_ms,
+			 struct weight_operation **ret);
+
+/* Active or over. -EINVAL id 0; -ENOENT, also when of another tenant. */
+int wms_operation_get(struct weight_metadata_store *store, const char *tenant,
+		      uint64_t operation_id, struct weight_operation **ret);
+
+/* The operation with the lowest id above `after`, active or over. -ENOENT. */
+int wms_operation_next(struct weight_metadata_store *store, uint64_t after,
+		       struct weight_operation **ret);
+
+/*
+ * The active operations, in the order of their revisions: what has to go on
+ * when a daemon starts. -ENOENT at the end.
+ */
+int wms_operation_active_each(struct weight_metadata_store *store,
+			      struct wms_position *position,
+			      struct weight_operation **ret);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Inside of the weight metadata store: what its parts (records and boots,
- * leases) share. Errors are those of the functions in the public header.
+ * leases, operations) share. Errors are those of the functions in the public
+ * header.
  */
 #ifndef CORE_WEIGHT_METADATA_STORE_PRIV_H
 #define CORE_WEIGHT_METADATA_STORE_PRIV_H
@@ -76,6 +77,35 @@ int wms_revision_get(struct meta_txn *txn, const struct wms_key *key,
 		     struct weight_metadata **ret);
 int wms_revision_put(struct meta_txn *txn, const struct wms_key *key,
 		     const struct weight_metadata *m);
+
+/* ---- Residency operations, inside a transaction ---- */
+
+/* -ENOENT. */
+int wms_operation_read(struct meta_txn *txn, uint64_t id,
+		       struct weight_operation **ret);
+
+/* The id that the next operation gets. */
+int wms_operation_next_id(struct meta_txn *txn, uint64_t *ret);
+
+/* Writes one that began, or one that is there already. */
+int wms_operation_add(struct meta_txn *txn, const struct weight_operation *op);
+int wms_operation_put(struct meta_txn *txn, const struct weight_operation *op);
+
+/* The active one of a revision, which must be there; NULL when m has none. */
+int wms_operation_active(struct meta_txn *txn, const struct weight_metadata *m,
+			 struct weight_operation **ret);
+
+/* As weight_operation_blocks(), of the active one. */
+int wms_operation_blocks(struct meta_txn *txn, const struct weight_metadata *m,
+			 bool *ret);
+
+/* Does for a change of `before` what weight_decide_operation_follow() says. */
+int wms_operation_follow(struct meta_txn *txn,
+			 const struct weight_metadata *before,
+			 const struct weight_metadata *next, uint64_t now_ms);
+
+/* All of them, and that the active ones of all revisions are there. */
+int wms_operation_check_all(struct meta_txn *txn);
 
 /* Calls meta_update(); what has nothing to write is a success. */
 int wms_update(struct weight_metadata_store *store, enum meta_purpose purpose,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The maps of the weight metadata store: keys, state, and records that are
- * found by identity.
+ * The maps of the weight metadata store: keys, state, records that are found by
+ * identity, and operations.
  */
 #include <assert.h>
 #include <endian.h>
@@ -17,6 +17,8 @@
 
 /* How much of the digest of a revision tells cut ones apart. */
 #define CUT_DIGEST_LEN 8
+
+#define STATE_NEXT_OPERATION_ID "next_operation_id"
 
 /* ---- Keys and state ---- */
 
@@ -322,4 +324,198 @@ int wms_revision_put(struct meta_txn *txn, const struct wms_key *key,
 		return r;
 	return meta_put(txn, META_DB_REVISION, key->bytes, key->len, b.data,
 			b.len);
+}
+
+/* ---- Operations ---- */
+
+static int operation_decode(uint64_t id, const struct meta_bytes *b,
+			    struct weight_operation **ret)
+{
+	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
+		NULL;
+	int r = weight_record_operation_decode(b->data, b->len, &op);
+
+	if (r < 0)
+		return r;
+	if (op->operation_id != id)
+		return log_debug(-EUCLEAN, "record of another operation");
+	*ret = take_ptr(op);
+	return 0;
+}
+
+int wms_operation_read(struct meta_txn *txn, uint64_t id,
+		       struct weight_operation **ret)
+{
+	unsigned char key[WMS_U64_LEN];
+	struct meta_bytes value;
+	int r;
+
+	wms_u64_key(id, key);
+	r = meta_get(txn, META_DB_OPERATION, key, sizeof(key), &value);
+	return r < 0 ? r : operation_decode(id, &value, ret);
+}
+
+int wms_operation_put(struct meta_txn *txn, const struct weight_operation *op)
+{
+	cleanup(buf_release) struct buf b = BUF_INIT;
+	unsigned char key[WMS_U64_LEN];
+	int r;
+
+	r = weight_record_operation_encode(op, &b);
+	if (r < 0)
+		return r;
+	wms_u64_key(op->operation_id, key);
+	return meta_put(txn, META_DB_OPERATION, key, sizeof(key), b.data,
+			b.len);
+}
+
+int wms_operation_next_id(struct meta_txn *txn, uint64_t *ret)
+{
+	uint64_t id;
+	int r;
+
+	r = wms_state_get(txn, STATE_NEXT_OPERATION_ID, 1, &id);
+	if (r < 0)
+		return r;
+	if (id == 0)
+		return log_debug(-EUCLEAN, "next operation id");
+	*ret = id;
+	return 0;
+}
+
+int wms_operation_add(struct meta_txn *txn, const struct weight_operation *op)
+{
+	int r;
+
+	r = wms_operation_put(txn, op);
+	if (r < 0)
+		return r;
+	return wms_state_put(txn, STATE_NEXT_OPERATION_ID,
+			     op->operation_id + 1);
+}
+
+int wms_operation_active(struct meta_txn *txn, const struct weight_metadata *m,
+			 struct weight_operation **ret)
+{
+	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
+		NULL;
+	int r;
+
+	if (m->operation_id == 0) {
+		*ret = NULL;
+		return 0;
+	}
+	r = wms_operation_read(txn, m->operation_id, &op);
+	if (r == -ENOENT)
+		return log_debug(-EUCLEAN, "active operation without record");
+	if (r < 0)
+		return r;
+	if (!weight_identity_equal(&op->identity, &m->identity) ||
+	    weight_operation_is_over(op))
+		return log_debug(-EUCLEAN, "active operation of another or "
+					   "over");
+	*ret = take_ptr(op);
+	return 0;
+}
+
+int wms_operation_blocks(struct meta_txn *txn, const struct weight_metadata *m,
+			 bool *ret)
+{
+	struct weight_operation *op;
+	int r;
+
+	r = wms_operation_active(txn, m, &op);
+	if (r < 0)
+		return r;
+	*ret = weight_operation_blocks(op);
+	weight_operation_free(op);
+	return 0;
+}
+
+int wms_operation_follow(struct meta_txn *txn,
+			 const struct weight_metadata *before,
+			 const struct weight_metadata *next, uint64_t now_ms)
+{
+	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
+		NULL;
+	struct weight_operation after;
+	bool changed;
+	int r;
+
+	r = wms_operation_active(txn, before, &op);
+	if (r < 0 || !op)
+		return r;
+	weight_decide_operation_follow(op, next, now_ms, &after, &changed);
+	return changed ? wms_operation_put(txn, &after) : 0;
+}
+
+static int operations_check(struct meta_txn *txn)
+{
+	cleanup(meta_cursor_close_cleanup) struct meta_cursor *c = NULL;
+	struct meta_bytes key, value;
+	struct weight_operation *op;
+	uint64_t next, be, id = 0;
+	int r;
+
+	r = wms_operation_next_id(txn, &next);
+	if (r < 0)
+		return r;
+	r = meta_cursor_open(txn, META_DB_OPERATION, NULL, 0, &c);
+	if (r < 0)
+		return r;
+	for (r = meta_cursor_seek(c, NULL, 0, &key, &value); r == 0;
+	     r = meta_cursor_next(c, &key, &value)) {
+		if (key.len != sizeof(be))
+			return log_debug(-EUCLEAN, "key of an operation");
+		memcpy(&be, key.data, sizeof(be));
+		id = be64toh(be);
+		r = operation_decode(id, &value, &op);
+		if (r < 0)
+			return r;
+		weight_operation_free(op);
+	}
+	if (r != -ENOENT)
+		return r;
+	return id < next ? 0 : log_debug(-EUCLEAN, "next operation id");
+}
+
+/* What a revision says about its active operation, and the other way round. */
+static int active_check(struct meta_txn *txn, const struct weight_metadata *m)
+{
+	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
+		NULL;
+	int r;
+
+	r = wms_operation_active(txn, m, &op);
+	if (r < 0 || !op)
+		return r;
+	if (op->fenced_metadata_generation != m->metadata_generation)
+		return log_debug(-EUCLEAN, "fence of an active operation");
+	return 0;
+}
+
+int wms_operation_check_all(struct meta_txn *txn)
+{
+	cleanup(meta_cursor_close_cleanup) struct meta_cursor *c = NULL;
+	struct meta_bytes key, value;
+	struct weight_metadata *m;
+	int r;
+
+	r = operations_check(txn);
+	if (r < 0)
+		return r;
+	r = meta_cursor_open(txn, META_DB_REVISION, NULL, 0, &c);
+	if (r < 0)
+		return r;
+	for (r = meta_cursor_seek(c, NULL, 0, &key, &value); r == 0;
+	     r = meta_cursor_next(c, &key, &value)) {
+		r = weight_record_metadata_decode(value.data, value.len, &m);
+		if (r < 0)
+			return r;
+		r = active_check(txn, m);
+		weight_metadata_free(m);
+		if (r < 0)
+			return r;
+	}
+	return r == -ENOENT ? 0 : r;
 }

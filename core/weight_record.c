@@ -14,7 +14,7 @@
 #define FLAGS_KNOWN (FLAG_DURABLE | FLAG_COMPLETE)
 
 static_assert(WEIGHT_RECORD_STRING_MAX <= UINT16_MAX, "lengths are u16");
-static_assert(WEIGHT_RECORD_BYTES_MAX > 5 * (2 + (size_t)WEIGHT_COMPONENT_MAX) +
+static_assert(WEIGHT_RECORD_BYTES_MAX > 6 * (2 + (size_t)WEIGHT_COMPONENT_MAX) +
 						2 + WEIGHT_MANIFEST_KEY_MAX +
 						1024,
 	      "the longest record that can be encoded can be decoded");
@@ -358,6 +358,75 @@ int weight_record_staging_decode(const void *bytes, size_t len,
 	if (cursor_done(&rd.c) < 0 || zero != 0)
 		return log_debug(-EUCLEAN, "length or reserved field");
 	r = stored(weight_identity_check(&s->identity, NULL));
+	if (r < 0)
+		return r;
+	*ret = take_ptr(record);
+	return 0;
+}
+
+int weight_record_operation_encode(const struct weight_operation *op,
+				   struct buf *ret)
+{
+	struct writer w = { .bytes = BUF_INIT };
+	int r = weight_operation_check(op, NULL);
+
+	if (r < 0)
+		return r;
+	put_u16(&w, WEIGHT_RECORD_VERSION);
+	put_u8(&w, op->kind);
+	put_u8(&w, op->target_residency);
+	put_u64(&w, op->operation_id);
+	put_ratio(&w, op->target_hot_ratio);
+	put_u64(&w, op->fenced_metadata_generation);
+	put_u64(&w, op->started_at_ms);
+	put_u64(&w, op->updated_at_ms);
+	put_u64(&w, op->processed_units);
+	put_u64(&w, op->total_units);
+	put_u64(&w, op->processed_bytes);
+	put_u64(&w, op->total_bytes);
+	put_identity(&w, &op->identity);
+	put_string(&w, op->cursor);
+	put_string(&w, op->message);
+	return writer_finish(&w, ret);
+}
+
+/* Reads what follows the version. Errors: -EUCLEAN. */
+static int operation_read(struct reader *rd, struct weight_operation *op)
+{
+	op->kind = get_u8(rd);
+	op->target_residency = get_u8(rd);
+	op->operation_id = cursor_u64(&rd->c);
+	op->target_hot_ratio = get_ratio(rd);
+	op->fenced_metadata_generation = cursor_u64(&rd->c);
+	op->started_at_ms = cursor_u64(&rd->c);
+	op->updated_at_ms = cursor_u64(&rd->c);
+	op->processed_units = cursor_u64(&rd->c);
+	op->total_units = cursor_u64(&rd->c);
+	op->processed_bytes = cursor_u64(&rd->c);
+	op->total_bytes = cursor_u64(&rd->c);
+	get_identity(rd, &op->identity);
+	op->cursor = get_string(rd);
+	op->message = get_string(rd);
+	if (cursor_done(&rd->c) < 0)
+		return log_debug(-EUCLEAN, "length");
+	return 0;
+}
+
+int weight_record_operation_decode(const void *bytes, size_t len,
+				   struct weight_operation **ret)
+{
+	auto_free void *record = NULL;
+	struct weight_operation *op;
+	struct reader rd;
+	int r = reader_begin(bytes, len, sizeof(*op), &rd, &record);
+
+	if (r < 0)
+		return r;
+	op = record;
+	r = operation_read(&rd, op);
+	if (r < 0)
+		return r;
+	r = stored(weight_operation_check(op, NULL));
 	if (r < 0)
 		return r;
 	*ret = take_ptr(record);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Records as bytes: how the metadata store keeps revisions, leases and staged
- * imports. Pure functions, thread-safe.
+ * Records as bytes: how the metadata store keeps revisions, leases, staged
+ * imports and residency operations. Pure functions, thread-safe.
  *
  * Every record is little-endian and starts with the version of its layout. A
  * string is its length and its bytes, without a NUL. A ratio is the bits of an
@@ -49,6 +49,23 @@
  *	u64	created at, ms
  *	u64	epoch
  *	identity
+ *
+ * Operation, version 1:
+ *	u16	version
+ *	u8	kind
+ *	u8	target residency
+ *	u64	operation id
+ *	u64	target hot ratio
+ *	u64	fenced metadata generation
+ *	u64	started at, ms
+ *	u64	updated at, ms
+ *	u64	processed units
+ *	u64	total units
+ *	u64	processed bytes
+ *	u64	total bytes
+ *	identity
+ *	string	cursor
+ *	string	message
  *
  * Encoding appends to a buffer, which is unchanged on failure. Errors:
  *  -EINVAL	the record breaks a rule of its _check function
@@ -102,5 +119,10 @@ int weight_record_staging_encode(const struct weight_staging *s,
 				 struct buf *ret);
 int weight_record_staging_decode(const void *bytes, size_t len,
 				 struct weight_staging **ret);
+
+int weight_record_operation_encode(const struct weight_operation *op,
+				   struct buf *ret);
+int weight_record_operation_decode(const void *bytes, size_t len,
+				   struct weight_operation **ret);
 
 #endif

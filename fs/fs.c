@@ -7,7 +7,9 @@
 #include <sys/resource.h>
 
 #include "core/log.h"
+#include "core/util.h"
 #include "fs/caps.h"
+#include "fs/handle.h"
 #include "fs/node.h"
 #include "fs/notify.h"
 #include "fs/ops.h"
@@ -76,6 +78,7 @@ int fs_new(struct weight_store *store, const struct config *config,
 	(void)pthread_mutex_init(&fs->calls_lock, NULL);
 	(void)pthread_cond_init(&fs->calls_idle, NULL);
 	list_init(&fs->calls_long);
+	list_init(&fs->handles);
 	passthrough_init(fs);
 	r = node_table_new(&fs->nodes);
 	if (r == 0)
@@ -90,13 +93,18 @@ int fs_new(struct weight_store *store, const struct config *config,
 	return 0;
 }
 
-void fs_stop(struct fs *fs)
+static void wait_idle(struct fs *fs)
 {
-	atomic_store(&fs->stopping, true);
 	(void)pthread_mutex_lock(&fs->calls_lock);
 	while (fs->calls > 0)
 		(void)pthread_cond_wait(&fs->calls_idle, &fs->calls_lock);
 	(void)pthread_mutex_unlock(&fs->calls_lock);
+}
+
+void fs_stop(struct fs *fs)
+{
+	atomic_store(&fs->stopping, true);
+	wait_idle(fs);
 	weight_tree_on_removed(fs->store, NULL, NULL);
 	notifier_free(take_ptr(fs->notifier));
 }
@@ -113,12 +121,24 @@ void fs_cut(struct fs *fs)
 		log_debug(-errno, "cutting connection %u", fs->device_minor);
 }
 
+/* What was open when the kernel stopped asking gets no RELEASE. */
+static void close_handles(struct fs *fs)
+{
+	struct list *at;
+
+	while ((at = list_first(&fs->handles)))
+		handle_close(container_of(at, struct handle, in_open));
+	/* Some of their nodes go on a worker. */
+	wait_idle(fs);
+}
+
 void fs_free(struct fs *fs)
 {
 	if (!fs)
 		return;
 	weight_tree_on_removed(fs->store, NULL, NULL);
 	notifier_free(fs->notifier);
+	close_handles(fs);
 	node_table_free(fs, fs->nodes);
 	buf_release(&fs->shortcomings);
 	(void)pthread_cond_destroy(&fs->calls_idle);

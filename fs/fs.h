@@ -50,6 +50,7 @@ struct fs {
 	pthread_cond_t calls_idle; /* under calls_lock */
 	unsigned calls;         /* under calls_lock; handed out, unanswered */
 	struct list calls_long; /* under calls_lock; on a thread each */
+	struct list handles;    /* under calls_lock; all that there are */
 
 	/* What could not be had, said once by main(); "" when all is well. */
 	struct buf shortcomings;

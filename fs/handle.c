@@ -20,6 +20,10 @@ int handle_new(struct fs *fs, struct node *node, int flags, struct handle **ret)
 	handle->fd = -1;
 	handle->text = (struct buf)BUF_INIT;
 	(void)pthread_mutex_init(&handle->lock, NULL);
+	list_init(&handle->in_open);
+	(void)pthread_mutex_lock(&fs->calls_lock);
+	list_add_tail(&fs->handles, &handle->in_open);
+	(void)pthread_mutex_unlock(&fs->calls_lock);
 	*ret = handle;
 	return 0;
 }
@@ -52,6 +56,9 @@ void handle_close(struct handle *handle)
 {
 	if (!handle)
 		return;
+	(void)pthread_mutex_lock(&handle->fs->calls_lock);
+	list_remove(&handle->in_open);
+	(void)pthread_mutex_unlock(&handle->fs->calls_lock);
 	/* Our descriptor and id go first: the store looks for other holders. */
 	if (handle->fd >= 0)
 		(void)close(handle->fd);

@@ -17,12 +17,14 @@
 #include <stdint.h>
 
 #include "core/buf.h"
+#include "core/list.h"
 #include "fs/fs.h"
 
 struct derived_file;
 struct listing;
 
 struct handle {
+	struct list in_open; /* fs->handles */
 	struct fs *fs;
 	struct node *node;
 	int flags;     /* as of open(2) */

@@ -318,7 +318,11 @@ static void *starter_main(void *arg)
 	}
 	s->fs->device_minor = minor(st.st_dev);
 	set_read_ahead(st.st_dev);
-	passthrough_try(s->fs);
+	/* Uses the session's descriptor, which is closed when that ends. */
+	fs_begin(s->fs);
+	if (!atomic_load(&s->fs->stopping))
+		passthrough_try(s->fs);
+	fs_end(s->fs);
 	s->options->ready(s->options->arg);
 	return NULL;
 }

@@ -16,6 +16,8 @@
 /* Virtual things have numbers of their own, apart from those of real files. */
 #define SYNTHETIC_INO ((uint64_t)1 << 63)
 #define BLOCK_BYTES 512
+/* Of a directory: tools that count on 2 would expect none in it. */
+#define NLINK_UNKNOWN 1
 
 struct node_table {
 	pthread_mutex_t lock;
@@ -709,11 +711,13 @@ int node_stat(struct node *node, struct stat *ret)
 	switch (node->kind) {
 	case NODE_DIR:
 		r = weight_dir_stat(node->dir, &st);
+		if (node_is_lineage(node))
+			st.st_nlink = NLINK_UNKNOWN;
 		break;
 	case NODE_STAGING:
 		r = weight_dir_stat(node->dir, &st);
 		st.st_ino = node->ino;
-		st.st_nlink = 2;
+		st.st_nlink = NLINK_UNKNOWN;
 		break;
 	case NODE_FILE:
 		r = weight_file_stat(node->file, &st);

@@ -31,7 +31,8 @@ LATE = {"FORGET", "BATCH_FORGET", "INTERRUPT"}
 SYNCS = {"fsync", "fdatasync", "msync", "sync_file_range", "syncfs"}
 WRITES = {"write", "pwrite64", "pwritev", "pwritev2"}
 READS = {"read", "readv"}
-DEADLINE_S = 20
+DEADLINE_S = 30
+AGAIN_S = 3
 
 CALL = re.compile(r"^(\d+) +(\w+)\((.*)$")
 RESUMED = re.compile(r"^(\d+) +<\.\.\. (\w+) resumed>(.*)$")
@@ -74,7 +75,11 @@ class Watch:
             self.strace.wait()
             raise Failed(f"strace: {line.strip()}")
         self.trace = open(self.path, encoding="ascii", errors="replace")
-        self.mark()
+        try:
+            self.mark()
+        except Failed:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):
@@ -88,20 +93,28 @@ class Watch:
         *whole, self.rest = self.rest.split("\n")
         return whole
 
-    def mark(self):
-        """Lets the daemon see a name and reads the trace up to there."""
+    def ask(self):
+        """Lets the daemon see a name that it has not seen; as strace shows
+        it."""
         self.marks += 1
         name = f"mark-{os.getpid()}-{self.marks}"
-        shown = "".join(f"\\x{b:02x}" for b in name.encode())
-        deadline = time.monotonic() + DEADLINE_S
         (self.mount.path / name).exists()
+        return "".join(f"\\x{b:02x}" for b in name.encode())
+
+    def mark(self):
+        """Reads the trace up to a name that only this asks for. What comes
+        just when strace attaches is not shown: it asks again."""
+        deadline = time.monotonic() + DEADLINE_S
         found = []
         while time.monotonic() < deadline:
-            for line in self.next_lines():
-                found.append(line)
-                if shown in line:
-                    return found[:-1]
-            time.sleep(0.005)
+            shown = self.ask()
+            again = time.monotonic() + AGAIN_S
+            while time.monotonic() < again:
+                for line in self.next_lines():
+                    if shown in line:
+                        return found
+                    found.append(line)
+                time.sleep(0.005)
         raise Failed("strace shows nothing of the daemon")
 
     @contextlib.contextmanager

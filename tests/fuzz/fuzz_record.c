@@ -68,6 +68,24 @@ static void as_staging(const uint8_t *data, size_t size)
 	require_same(&b, data, size);
 }
 
+static void as_operation(const uint8_t *data, size_t size)
+{
+	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
+		NULL;
+	cleanup(weight_operation_free_cleanup) struct weight_operation *copy =
+		NULL;
+	cleanup(buf_release) struct buf b = BUF_INIT;
+
+	if (weight_record_operation_decode(data, size, &op) < 0) {
+		REQUIRE(!op);
+		return;
+	}
+	REQUIRE(weight_operation_check(op, NULL) == 0);
+	REQUIRE(weight_operation_copy(op, &copy) == 0);
+	REQUIRE(weight_record_operation_encode(copy, &b) == 0);
+	require_same(&b, data, size);
+}
+
 /* A name in the tree stands for at most one part of an identity. */
 static void as_name(const uint8_t *data, size_t size)
 {
@@ -90,6 +108,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	as_metadata(data, size);
 	as_lease(data, size);
 	as_staging(data, size);
+	as_operation(data, size);
 	as_name(data, size);
 	return 0;
 }

@@ -14,7 +14,7 @@
 	"weight:"                                                              \
 	"d959bc5c5b651824ad866863c325ebbf49a98a9482863ced2c1f7caac4039d73"
 
-/* Where fields of the three layouts are; the headers say so. */
+/* Where fields of the four layouts are; the headers say so. */
 #define AT_VERSION 0
 #define AT_AVAILABILITY 2
 #define AT_RESIDENCY 3
@@ -65,6 +65,23 @@ static const struct weight_staging staging = {
 	.identity = { { "t", "n", "r", "v" }, 1 },
 	.created_at_ms = 78,
 	.epoch = 90,
+};
+
+static const struct weight_operation operation = {
+	.operation_id = 5,
+	.identity = { { "t", "n", "r", "v" }, 1 },
+	.kind = WEIGHT_REPAIRING,
+	.target_residency = WEIGHT_MIXED,
+	.target_hot_ratio = 0.5,
+	.fenced_metadata_generation = 6,
+	.started_at_ms = 7,
+	.updated_at_ms = 8,
+	.processed_units = 9,
+	.total_units = 10,
+	.processed_bytes = 11,
+	.total_bytes = 12,
+	.cursor = "c",
+	.message = "m",
 };
 
 static void encode_metadata(const struct weight_metadata *m, struct buf *ret)
@@ -187,6 +204,89 @@ START_TEST(the_layout_of_a_staged_import_is_fixed)
 }
 END_TEST
 
+START_TEST(an_operation_comes_back_as_it_was)
+{
+	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
+		NULL;
+	cleanup(weight_operation_free_cleanup) struct weight_operation *copy =
+		NULL;
+	cleanup(buf_release) struct buf bytes = BUF_INIT;
+	cleanup(buf_release) struct buf again = BUF_INIT;
+
+	ck_assert_int_eq(weight_record_operation_encode(&operation, &bytes), 0);
+	ck_assert_int_eq(
+		weight_record_operation_decode(bytes.data, bytes.len, &op), 0);
+	ck_assert(weight_identity_equal(&op->identity, &operation.identity));
+	ck_assert_uint_eq(op->operation_id, 5);
+	ck_assert_int_eq((int)op->kind, WEIGHT_REPAIRING);
+	ck_assert_int_eq((int)op->target_residency, WEIGHT_MIXED);
+	ck_assert(op->target_hot_ratio == 0.5);
+	ck_assert_uint_eq(op->fenced_metadata_generation, 6);
+	ck_assert_uint_eq(op->started_at_ms, 7);
+	ck_assert_uint_eq(op->updated_at_ms, 8);
+	ck_assert_uint_eq(op->processed_units, 9);
+	ck_assert_uint_eq(op->total_units, 10);
+	ck_assert_uint_eq(op->processed_bytes, 11);
+	ck_assert_uint_eq(op->total_bytes, 12);
+	ck_assert_str_eq(op->cursor, "c");
+	ck_assert_str_eq(op->message, "m");
+	ck_assert_int_eq(weight_operation_copy(op, &copy), 0);
+	weight_operation_free(take_ptr(op));
+	ck_assert_int_eq(weight_record_operation_encode(copy, &again), 0);
+	ck_assert_uint_eq(again.len, bytes.len);
+	ck_assert_mem_eq(again.data, bytes.data, bytes.len);
+}
+END_TEST
+
+START_TEST(operations_that_are_over_come_back_as_they_were)
+{
+	static const char *const messages[] = { WEIGHT_OPERATION_COMPLETED,
+						WEIGHT_OPERATION_REMOVED };
+	struct weight_operation over = operation;
+
+	over.cursor = "";
+	over.processed_units = over.total_units;
+	over.processed_bytes = over.total_bytes;
+	for (size_t i = 0; i < ARRAY_LEN(messages); i++) {
+		cleanup(weight_operation_free_cleanup) struct weight_operation
+			*op = NULL;
+		cleanup(buf_release) struct buf bytes = BUF_INIT;
+
+		over.message = messages[i];
+		ck_assert_int_eq(weight_record_operation_encode(&over, &bytes),
+				 0);
+		ck_assert_int_eq(weight_record_operation_decode(bytes.data,
+								bytes.len, &op),
+				 0);
+		ck_assert(weight_operation_is_over(op));
+		ck_assert_int_eq(weight_operation_is_finished(op), i == 0);
+	}
+}
+END_TEST
+
+START_TEST(the_layout_of_an_operation_is_fixed)
+{
+	static const char expected[] = "\x01\0\x01\x03"
+				       "\x05\0\0\0\0\0\0\0"
+				       "\0\0\0\0\0\0\xe0\x3f"
+				       "\x06\0\0\0\0\0\0\0"
+				       "\x07\0\0\0\0\0\0\0"
+				       "\x08\0\0\0\0\0\0\0"
+				       "\x09\0\0\0\0\0\0\0"
+				       "\x0a\0\0\0\0\0\0\0"
+				       "\x0b\0\0\0\0\0\0\0"
+				       "\x0c\0\0\0\0\0\0\0"
+				       "\x01\0t\x01\0n\x01\0r\x01\0v"
+				       "\x01\0\0\0\0\0\0\0"
+				       "\x01\0c\x01\0m";
+	cleanup(buf_release) struct buf bytes = BUF_INIT;
+
+	ck_assert_int_eq(weight_record_operation_encode(&operation, &bytes), 0);
+	ck_assert_uint_eq(bytes.len, sizeof(expected) - 1);
+	ck_assert_mem_eq(bytes.data, expected, sizeof(expected) - 1);
+}
+END_TEST
+
 START_TEST(the_layout_of_a_revision_is_fixed)
 {
 	cleanup(buf_release) struct buf bytes = BUF_INIT;
@@ -232,13 +332,16 @@ START_TEST(an_invalid_record_is_not_written)
 	struct weight_metadata m = metadata;
 	struct weight_lease l = lease;
 	struct weight_staging s = staging;
+	struct weight_operation op = operation;
 
 	m.observed_hot_ratio = 2.0;
 	l.holder = "\n";
 	s.identity.generation = 0;
+	op.message = WEIGHT_OPERATION_COMPLETED;
 	ck_assert_int_eq(weight_record_metadata_encode(&m, &bytes), -EINVAL);
 	ck_assert_int_eq(weight_record_lease_encode(&l, &bytes), -EINVAL);
 	ck_assert_int_eq(weight_record_staging_encode(&s, &bytes), -EINVAL);
+	ck_assert_int_eq(weight_record_operation_encode(&op, &bytes), -EINVAL);
 	ck_assert_uint_eq(bytes.len, 0);
 }
 END_TEST
@@ -249,6 +352,8 @@ static int decode_each(const char *data, size_t len, int which)
 	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
 	cleanup(weight_lease_free_cleanup) struct weight_lease *l = NULL;
 	cleanup(weight_staging_free_cleanup) struct weight_staging *s = NULL;
+	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
+		NULL;
 	auto_free char *copy = malloc(len ? len : 1);
 	int r;
 
@@ -256,8 +361,9 @@ static int decode_each(const char *data, size_t len, int which)
 	memcpy(copy, data, len);
 	r = which == 0 ? weight_record_metadata_decode(copy, len, &m) :
 	    which == 1 ? weight_record_lease_decode(copy, len, &l) :
-			 weight_record_staging_decode(copy, len, &s);
-	ck_assert(r == 0 || (!m && !l && !s));
+	    which == 2 ? weight_record_staging_decode(copy, len, &s) :
+			 weight_record_operation_decode(copy, len, &op);
+	ck_assert(r == 0 || (!m && !l && !s && !op));
 	return r;
 }
 
@@ -265,7 +371,8 @@ static void encode_each(int which, struct buf *ret)
 {
 	int r = which == 0 ? weight_record_metadata_encode(&metadata, ret) :
 		which == 1 ? weight_record_lease_encode(&lease, ret) :
-			     weight_record_staging_encode(&staging, ret);
+		which == 2 ? weight_record_staging_encode(&staging, ret) :
+			     weight_record_operation_encode(&operation, ret);
 
 	ck_assert_int_eq(r, 0);
 }
@@ -341,6 +448,19 @@ static const struct {
 	{ "staging: reserved field",   2, AT_RESERVED + 1, 1 },
 	{ "staging: tenant",           2, 22, '_' },
 	{ "staging: generation 0",     2, 32, 0 },
+	{ "operation: unknown kind",   3, 2, 2 },
+	{ "operation: unknown target", 3, 3, WEIGHT_ABSENT },
+	{ "operation: target without ratio", 3, 3, WEIGHT_HOT },
+	{ "operation: id 0",           3, 4, 0 },
+	{ "operation: ratio",          3, 19, 0xbf },
+	{ "operation: generation 0",   3, 20, 0 },
+	{ "operation: went back",      3, 36, 6 },
+	{ "operation: units",          3, 44, 11 },
+	{ "operation: bytes",          3, 60, 13 },
+	{ "operation: tenant",         3, 78, '_' },
+	{ "operation: generation",     3, 88, 0 },
+	{ "operation: cursor",         3, 98, '\n' },
+	{ "operation: no message",     3, 99, 0 },
 };
 /* clang-format on */
 
@@ -388,16 +508,24 @@ static int write_and_read(void)
 	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
 	cleanup(weight_lease_free_cleanup) struct weight_lease *l = NULL;
 	cleanup(weight_staging_free_cleanup) struct weight_staging *s = NULL;
+	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
+		NULL;
+	cleanup(weight_operation_free_cleanup) struct weight_operation *copy =
+		NULL;
 	cleanup(buf_release) struct buf a = BUF_INIT;
 	cleanup(buf_release) struct buf b = BUF_INIT;
 	cleanup(buf_release) struct buf c = BUF_INIT;
+	cleanup(buf_release) struct buf d = BUF_INIT;
 	int r;
 
 	if ((r = weight_record_metadata_encode(&metadata, &a)) < 0 ||
 	    (r = weight_record_lease_encode(&lease, &b)) < 0 ||
 	    (r = weight_record_staging_encode(&staging, &c)) < 0 ||
+	    (r = weight_record_operation_encode(&operation, &d)) < 0 ||
 	    (r = weight_record_metadata_decode(a.data, a.len, &m)) < 0 ||
-	    (r = weight_record_lease_decode(b.data, b.len, &l)) < 0)
+	    (r = weight_record_lease_decode(b.data, b.len, &l)) < 0 ||
+	    (r = weight_record_operation_decode(d.data, d.len, &op)) < 0 ||
+	    (r = weight_operation_copy(op, &copy)) < 0)
 		return r;
 	return weight_record_staging_decode(c.data, c.len, &s);
 }
@@ -418,12 +546,15 @@ Suite *suite(void)
 	tcase_add_test(tc, a_lease_comes_back_as_it_was);
 	tcase_add_test(tc, a_staged_import_comes_back_as_it_was);
 	tcase_add_test(tc, the_layout_of_a_staged_import_is_fixed);
+	tcase_add_test(tc, an_operation_comes_back_as_it_was);
+	tcase_add_test(tc, operations_that_are_over_come_back_as_they_were);
+	tcase_add_test(tc, the_layout_of_an_operation_is_fixed);
 	tcase_add_test(tc, the_layout_of_a_revision_is_fixed);
 	tcase_add_test(tc, the_longest_record_fits);
 	tcase_add_test(tc, an_invalid_record_is_not_written);
-	tcase_add_loop_test(tc, a_record_of_another_length_is_damaged, 0, 3);
-	tcase_add_loop_test(tc, other_versions_are_told_from_damage, 0, 3);
-	tcase_add_loop_test(tc, more_than_a_record_can_have_is_damaged, 0, 3);
+	tcase_add_loop_test(tc, a_record_of_another_length_is_damaged, 0, 4);
+	tcase_add_loop_test(tc, other_versions_are_told_from_damage, 0, 4);
+	tcase_add_loop_test(tc, more_than_a_record_can_have_is_damaged, 0, 4);
 	tcase_add_loop_test(tc, a_damaged_field_is_noticed, 0,
 			    (int)ARRAY_LEN(damages));
 	tcase_add_test(tc, any_changed_byte_gives_an_error_or_another_record);

@@ -67,26 +67,31 @@ static inline struct weight_identity id_of(uint64_t generation)
 	};
 }
 
-/* Publishes with what a publication needs; ret may be NULL. */
-static inline int publish(struct weight_metadata_store *s,
-			  const struct weight_identity *id, uint64_t now_ms,
-			  struct weight_metadata **ret)
+static inline struct weight_publication publication_of(
+	const struct weight_identity *id)
 {
-	cleanup(buf_release) struct buf key = BUF_INIT;
-	char group[WEIGHT_GROUP_ID_LEN + 1];
-	struct weight_publication p = {
+	return (struct weight_publication){
 		.identity = *id,
 		.policy = { WEIGHT_HOT, 0.5, WEIGHT_AUTO },
 		.affinity_count = 2,
 		.affinity_digest = { { 3 } },
 		.residency = WEIGHT_COLD,
 	};
+}
+
+/* Publishes so, with a manifest; ret may be NULL. */
+static inline int publish_as(struct weight_metadata_store *s,
+			     struct weight_publication p, uint64_t now_ms,
+			     struct weight_metadata **ret)
+{
+	cleanup(buf_release) struct buf key = BUF_INIT;
+	char group[WEIGHT_GROUP_ID_LEN + 1];
 	int r;
 
-	r = weight_group_id(id, group);
+	r = weight_group_id(&p.identity, group);
 	if (r < 0)
 		return r;
-	r = weight_manifest_key(id, &key);
+	r = weight_manifest_key(&p.identity, &key);
 	if (r < 0)
 		return r;
 	p.manifest = (struct weight_manifest_ref){
@@ -99,6 +104,14 @@ static inline int publish(struct weight_metadata_store *s,
 		.payload_keys_sha256 = { { 2 } },
 	};
 	return wms_publish(s, &p, now_ms, ret, NULL);
+}
+
+/* Publishes with what a publication needs; ret may be NULL. */
+static inline int publish(struct weight_metadata_store *s,
+			  const struct weight_identity *id, uint64_t now_ms,
+			  struct weight_metadata **ret)
+{
+	return publish_as(s, publication_of(id), now_ms, ret);
 }
 
 static inline void stage_and_publish(const struct weight_identity *id)

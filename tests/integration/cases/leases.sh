@@ -143,7 +143,8 @@ def row(d, line, n, hold, steps, state, seconds):
                 refused("EBUSY", remove, gen)
                 says(attr(gen, "error"), r"\b%d\b" % (
                     c.get("pid") if hold == "forked" else c.pid), "python")
-                equal(attr(gen, "leases"), "1", "a lease while it is held")
+                wait_for(lambda: attr(gen, "leases") == "1",
+                         "the lease is in force", seconds)
             same_tree(gen, SRC)
             if "SIGSTOP" in str(steps):
                 os.kill(c.pid, signal.SIGCONT)

@@ -64,7 +64,6 @@ stays(five, rename2, gen, "EINVAL|EPERM", RENAME_EXCHANGE)
 refused("EEXIST", os.mkdir, line / ".staging" / "2")
 says(attr(line, "error"), "2")
 refused("ENOENT", os.stat, line / "2")
-
 # ---- Out of a published revision, and the revision itself: never
 for function, args in [
         (os.rename, (gen, line / ".staging" / "9")),

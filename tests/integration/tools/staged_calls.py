@@ -277,7 +277,8 @@ def copies_in_the_kernel(d):
         equal(copy(1000, 10**9, 0), 0, "past the end")
         n = copy(2**31, 299_000, 5)
         if n is not None:
-            equal(os.pread(fb, n, 5), data[299_000:299_000 + n], "up to the end")
+            equal(os.pread(fb, n, 5), data[299_000:299_000 + n],
+                  "up to the end")
         refused("EINVAL", os.copy_file_range, fa, fa, 1000, 0, 500)
     os.ftruncate(fb, 0)
     n = 0

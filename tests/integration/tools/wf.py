@@ -277,7 +277,7 @@ def metric(name):
 
 
 def passthrough():
-    """Whether the kernel moves the bytes, so that readers survive the daemon."""
+    """Whether the kernel moves the bytes, so that readers outlive it."""
     return "passthrough: yes" in (MNT / ".weights" / "health").read_text()
 
 
