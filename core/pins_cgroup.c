@@ -135,6 +135,7 @@ bool payers_all_own(const struct payers *y, uint64_t own,
 		    const uint64_t *entries, size_t count)
 {
 	uint64_t frames[PIN_GRANULE_PAGES_MAX];
+	bool is_sorted = true;
 	size_t n = 0;
 
 	assert(count <= PIN_GRANULE_PAGES_MAX);
@@ -143,9 +144,12 @@ bool payers_all_own(const struct payers *y, uint64_t own,
 			continue;
 		if (!payers_frame(entries[i]))
 			return false;
-		frames[n++] = payers_frame(entries[i]);
+		frames[n] = payers_frame(entries[i]);
+		is_sorted &= n == 0 || frames[n - 1] < frames[n];
+		n++;
 	}
-	qsort(frames, n, sizeof(*frames), compare_frames);
+	if (!is_sorted)
+		qsort(frames, n, sizeof(*frames), compare_frames);
 	for (size_t at = 0, span; at < n; at += span) {
 		span = span_of(frames + at, n - at);
 		if (!span_is_own(y, own, frames + at, span))

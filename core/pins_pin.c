@@ -5,14 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "core/log.h"
 #include "core/pins_priv.h"
 
-/* The kernel makes large folios for large reads, and small ones for faults. */
+/*
+ * How the cache is filled decides how fast it is mapped. A fault in memory that
+ * is advised to have huge pages reads a whole granule into one folio. Where
+ * that would read a hole as well, large reads are next best.
+ */
 #define FILL_BYTES ((size_t)4 << 20)
+
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
 
 #define BATCH_BYTES (PIN_BATCH_GRANULES * PIN_GRANULE_BYTES)
 
@@ -32,11 +40,13 @@ struct pinning {
 	uint64_t own; /* the memory cgroup of this process */
 
 	/*
-	 * Pages are looked at in a second mapping, which locks nothing. It is
-	 * aligned like the first, so that both get the same entries.
+	 * A second mapping, of the batch, which locks nothing: the cache is
+	 * filled and pages are looked at through it. It is aligned like the
+	 * first, so that both get the same entries.
 	 */
 	char *room;
 	char *window;
+	bool is_huge; /* the window reads whole granules */
 
 	char *buffer; /* FILL_BYTES; NULL until something has to be read */
 
@@ -74,14 +84,12 @@ static int pinning_new(struct pin_file *f, struct pinning **ret)
 	w->buffer = NULL;
 	/* Asked anew each time: a process can be moved to another cgroup. */
 	w->knows_own = payers_own(&w->pins->payers, &w->own) == 0;
-	if (w->knows_own) {
-		room = mmap(NULL, BATCH_BYTES + PIN_GRANULE_BYTES, PROT_NONE,
-			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		if (room == MAP_FAILED)
-			return log_debug(-errno, "room for a window");
-		w->room = room;
-		w->window = room + (-(uintptr_t)room & (PIN_GRANULE_BYTES - 1));
-	}
+	room = mmap(NULL, BATCH_BYTES + PIN_GRANULE_BYTES, PROT_NONE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (room == MAP_FAILED)
+		return log_debug(-errno, "room for a window");
+	w->room = room;
+	w->window = room + (-(uintptr_t)room & (PIN_GRANULE_BYTES - 1));
 	*ret = take_ptr(w);
 	return 0;
 }
@@ -121,91 +129,6 @@ static void change_state(struct pinning *w, enum granule_state from,
 			w->state[i] = to;
 }
 
-/* --- Reading --- */
-
-static int fill_range(struct pinning *w, struct pin_range range)
-{
-	struct pin_file *f = w->file;
-	uint64_t end = range.to < f->size ? range.to : f->size;
-	uint64_t read = 0;
-
-	if (!w->buffer)
-		w->buffer = malloc(FILL_BYTES);
-	if (!w->buffer)
-		return -ENOMEM;
-	for (uint64_t at = range.from; at < end;) {
-		uint64_t want = end - at < FILL_BYTES ? end - at : FILL_BYTES;
-		ssize_t n = pread(f->fd, w->buffer, (size_t)want, (off_t)at);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return log_debug(-errno, "reading at %llu",
-					 (unsigned long long)at);
-		if (n == 0)
-			return log_debug(-EUCLEAN, "the file ends at %llu",
-					 (unsigned long long)at);
-		at += (uint64_t)n;
-		read += (uint64_t)n;
-	}
-	(void)pthread_mutex_lock(&w->pins->lock);
-	w->pins->stats.filled_bytes_total += read;
-	(void)pthread_mutex_unlock(&w->pins->lock);
-	return 0;
-}
-
-static int ask_resident(struct pinning *w)
-{
-	if (mincore(w->file->map + w->range.from,
-		    (size_t)(w->range.to - w->range.from), w->resident) < 0)
-		return log_debug(-errno, "mincore");
-	return 0;
-}
-
-static bool is_cached(const struct pinning *w, struct pin_range range)
-{
-	for (size_t i = page_of(w, range.from); i < page_of(w, range.to); i++)
-		if (!(w->resident[i] & 1))
-			return false;
-	return true;
-}
-
-static bool is_cached_anywhere(const struct pinning *w, struct pin_range range)
-{
-	for (size_t i = page_of(w, range.from); i < page_of(w, range.to); i++)
-		if (w->resident[i] & 1)
-			return true;
-	return false;
-}
-
-/* Reads the data of what is wanted, as far as the cache lacks some of it. */
-static int fill(struct pinning *w)
-{
-	struct pin_range run, data;
-	size_t i = 0;
-	int r;
-
-	r = ask_resident(w);
-	if (r < 0)
-		return r;
-	while (next_run(w, GRANULE_WANTED, &i, &run)) {
-		while ((r = pin_next_data(w->file, run, &data)) > 0) {
-			uint64_t piece = data.from / FILL_BYTES * FILL_BYTES;
-
-			piece += FILL_BYTES;
-			if (data.to > piece)
-				data.to = piece;
-			run.from = data.to;
-			r = is_cached(w, data) ? 0 : fill_range(w, data);
-			if (r < 0)
-				return r;
-		}
-		if (r < 0)
-			return r;
-	}
-	return 0;
-}
-
 /* --- Faulting in --- */
 
 int pin_populate(struct pin_file *f, char *base, struct pin_range range)
@@ -242,6 +165,131 @@ static int populate_wanted(struct pinning *w, char *base)
 	return 0;
 }
 
+/* --- Reading --- */
+
+/* Reads a range of data into the cache. */
+static int read_range(struct pinning *w, struct pin_range range)
+{
+	struct pin_file *f = w->file;
+	uint64_t end = range.to < f->size ? range.to : f->size;
+
+	if (!w->buffer)
+		w->buffer = malloc(FILL_BYTES);
+	if (!w->buffer)
+		return -ENOMEM;
+	for (uint64_t at = range.from; at < end;) {
+		uint64_t want = end - at < FILL_BYTES ? end - at : FILL_BYTES;
+		ssize_t n = pread(f->fd, w->buffer, (size_t)want, (off_t)at);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return log_debug(-errno, "reading at %llu",
+					 (unsigned long long)at);
+		if (n == 0)
+			return log_debug(-EUCLEAN, "the file ends at %llu",
+					 (unsigned long long)at);
+		at += (uint64_t)n;
+	}
+	return 0;
+}
+
+static int ask_resident(struct pinning *w)
+{
+	if (mincore(w->file->map + w->range.from,
+		    (size_t)(w->range.to - w->range.from), w->resident) < 0)
+		return log_debug(-errno, "mincore");
+	return 0;
+}
+
+static bool is_cached_anywhere(const struct pinning *w, struct pin_range range)
+{
+	for (size_t i = page_of(w, range.from); i < page_of(w, range.to); i++)
+		if (w->resident[i] & 1)
+			return true;
+	return false;
+}
+
+/* How much of a range of data isn't in the cache. */
+static uint64_t missing_bytes(const struct pinning *w, struct pin_range range)
+{
+	uint64_t pages = 0;
+
+	for (size_t i = page_of(w, range.from); i < page_of(w, range.to); i++)
+		pages += !(w->resident[i] & 1);
+	return pages * w->pins->page;
+}
+
+/*
+ * Whether all of the batch is in the cache, holes too. Cheap where the kernel
+ * can say it (6.5 or newer); elsewhere the answer is no.
+ */
+static bool is_cached_whole(const struct pinning *w)
+{
+	struct {
+		uint64_t off;
+		uint64_t len;
+	} range = { w->range.from, w->range.to - w->range.from };
+	struct {
+		uint64_t cached;
+		uint64_t dirty;
+		uint64_t writeback;
+		uint64_t evicted;
+		uint64_t evicted_recently;
+	} answer;
+
+	return syscall(SYS_cachestat, w->file->fd, &range, &answer, 0) == 0 &&
+	       answer.cached == range.len / w->pins->page;
+}
+
+/* One granule: reads it, unless the window will. */
+static int fill_granule(struct pinning *w, size_t i, uint64_t *missing)
+{
+	struct pin_range left = pin_range_of(w->file, w->first + i, 1);
+	bool is_whole = w->cost[i] * w->pins->page == PIN_GRANULE_BYTES;
+	struct pin_range data;
+	int r;
+
+	while ((r = pin_next_data(w->file, left, &data)) > 0) {
+		uint64_t bytes = missing_bytes(w, data);
+
+		left.from = data.to;
+		*missing += bytes;
+		r = !bytes || (is_whole && w->is_huge) ? 0 :
+							 read_range(w, data);
+		if (r < 0)
+			return r;
+	}
+	return r;
+}
+
+/* Brings the data of what is wanted into the cache, and maps the window. */
+static int fill(struct pinning *w)
+{
+	size_t len = (size_t)(w->range.to - w->range.from);
+	uint64_t missing = 0;
+	int r = 0;
+
+	if (mmap(w->window, len, PROT_READ, MAP_SHARED | MAP_FIXED, w->file->fd,
+		 (off_t)w->range.from) == MAP_FAILED)
+		return log_debug(-errno, "mapping a window");
+	w->is_huge = madvise(w->window, len, MADV_HUGEPAGE) == 0;
+	if (!is_cached_whole(w)) {
+		r = ask_resident(w);
+		for (size_t i = 0; r == 0 && i < w->count; i++)
+			if (w->state[i] == GRANULE_WANTED)
+				r = fill_granule(w, i, &missing);
+	}
+	if (r == 0)
+		r = populate_wanted(w, w->window - w->range.from);
+	if (r < 0)
+		return r;
+	(void)pthread_mutex_lock(&w->pins->lock);
+	w->pins->stats.filled_bytes_total += missing;
+	(void)pthread_mutex_unlock(&w->pins->lock);
+	return 0;
+}
+
 /* --- Who pays --- */
 
 /* 1 when there is an entry for all the data of a granule, else 0. */
@@ -266,16 +314,10 @@ static int has_all(struct pinning *w, size_t i, const uint64_t *entries)
 static int inspect(struct pinning *w)
 {
 	struct pin_file *f = w->file;
-	size_t len = (size_t)(w->range.to - w->range.from);
 	int r;
 
-	if (mmap(w->window, len, PROT_READ, MAP_SHARED | MAP_FIXED, f->fd,
-		 (off_t)w->range.from) == MAP_FAILED)
-		return log_debug(-errno, "mapping a window");
-	r = populate_wanted(w, w->window - w->range.from);
-	if (r == 0)
-		r = payers_read(&w->pins->payers, w->window,
-				len / w->pins->page, w->seen);
+	r = payers_read(&w->pins->payers, w->window, page_of(w, w->range.to),
+			w->seen);
 	for (size_t i = 0; r >= 0 && i < w->count; i++) {
 		struct pin_range g = pin_range_of(f, w->first + i, 1);
 		size_t at = page_of(w, g.from);

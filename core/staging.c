@@ -77,7 +77,8 @@ static void digest_done(void *arg, int r, struct chunk_list *list)
 }
 
 /* Counts the job and its references before it can end. Lock held. */
-static bool job_begin_locked(struct weight_file *f, struct digest_ctx *ctx)
+static bool job_begin_locked(struct weight_file *f, struct digest_ctx *ctx,
+			     struct weight_file **ret_drop)
 {
 	enum weight_group_state state = f->group->state;
 
@@ -88,7 +89,7 @@ static bool job_begin_locked(struct weight_file *f, struct digest_ctx *ctx)
 	ctx->version = f->version;
 	f->refs++;
 	f->store->jobs++;
-	tree_file_keep_locked(f);
+	*ret_drop = tree_file_keep_locked(f);
 	return true;
 }
 
@@ -111,6 +112,7 @@ void staging_digest_start(struct weight_file *f)
 {
 	struct weight_store *s = f->store;
 	struct digest_ctx *ctx = calloc(1, sizeof(*ctx));
+	struct weight_file *drop = NULL;
 	auto_fd int fd = -1;
 	struct stat st;
 	bool begun;
@@ -119,8 +121,9 @@ void staging_digest_start(struct weight_file *f)
 	if (!ctx)
 		return;
 	store_lock(s);
-	begun = job_begin_locked(f, ctx);
+	begun = job_begin_locked(f, ctx, &drop);
 	store_unlock(s);
+	weight_file_unref(drop);
 	if (!begun) {
 		free(ctx);
 		return;
@@ -364,6 +367,7 @@ int staging_look(struct weight_group *g, struct staging_look *ret,
 static void need_of_locked(struct weight_file *f, uint64_t size,
 			   struct staging_need *need)
 {
+	assert(f); /* the look has one for each object */
 	need->files++;
 	need->bytes += size;
 	if (f->writers > 0)

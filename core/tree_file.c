@@ -92,6 +92,7 @@ static int file_new(struct weight_group *g, int fd, const struct stat *st,
 	f->version = 1;
 	list_init(&f->in_group);
 	list_init(&f->in_queue);
+	list_init(&f->in_kept);
 	*ret = f;
 	return 0;
 }
@@ -305,18 +306,34 @@ void tree_file_touch_locked(struct weight_file *f)
 		chunk_job_cancel(f->job);
 }
 
-void tree_file_keep_locked(struct weight_file *f)
+struct weight_file *tree_file_keep_locked(struct weight_file *f)
 {
-	if (f->kept)
-		return;
+	struct weight_store *s = f->store;
+	struct weight_file *oldest;
+
+	if (f->kept) {
+		list_move_tail(&s->kept, &f->in_kept);
+		return NULL;
+	}
 	f->kept = true;
 	f->refs++;
+	list_add_tail(&s->kept, &f->in_kept);
+	if (++s->kept_count <= s->kept_max)
+		return NULL;
+	oldest =
+		container_of(list_first(&s->kept), struct weight_file, in_kept);
+	(void)tree_file_unkeep_locked(oldest);
+	return oldest;
 }
 
 bool tree_file_unkeep_locked(struct weight_file *f)
 {
 	bool kept = f->kept;
 
+	if (kept) {
+		list_remove(&f->in_kept);
+		f->store->kept_count--;
+	}
 	f->kept = false;
 	return kept;
 }

@@ -104,7 +104,8 @@ struct weight_file {
 	 * about the bytes carry the version they were found at.
 	 */
 	uint64_t version;
-	bool kept; /* a reference of the group's own: it has facts */
+	bool kept;           /* a reference of the group's own: it has facts */
+	struct list in_kept; /* [lock] store->kept while it is */
 	struct chunk_list *chunks; /* of chunks_version */
 	uint64_t chunks_version;
 	uint64_t synced_version; /* on the disk as of this; 0 never */
@@ -237,6 +238,9 @@ struct weight_store {
 	struct list holds;    /* [lock] tensor files to look at */
 	struct list leased;   /* [lock] groups with a lease record */
 	struct list cached;   /* [lock] weak: groups with a tensor table */
+	struct list kept;     /* [lock] files kept for what is known of them */
+	size_t kept_count;    /* [lock] */
+	size_t kept_max;      /* a share of the descriptors */
 	unsigned jobs;        /* [lock] digest jobs running */
 	unsigned background;  /* [lock] deletions, syncs that still run */
 	pthread_cond_t quiet; /* background or jobs went down */
@@ -312,7 +316,12 @@ int tree_file_reopen(const struct weight_file *f, int flags, int *ret_fd);
 int tree_write_check_locked(const struct weight_file *f);
 /* What was known about the bytes is void. Lock held. */
 void tree_file_touch_locked(struct weight_file *f);
-void tree_file_keep_locked(struct weight_file *f);
+/*
+ * Keeps a file for what is known of it, without anybody else's reference. Each
+ * costs a descriptor, so there is a limit: returns the one that was kept
+ * longest and now is not, for the caller to unref, or NULL. Lock held.
+ */
+struct weight_file *tree_file_keep_locked(struct weight_file *f);
 /* Drops the group's own reference; true: the caller must unref. Lock held. */
 bool tree_file_unkeep_locked(struct weight_file *f);
 /* Gives up the descriptors of all files, so that their space can be freed. */

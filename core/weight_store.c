@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,6 +30,7 @@
 #define BULK_WORKERS 4
 #define LEASE_SWEEP_BATCH 1000
 #define HOST_LEN 256
+#define KEPT_SHARE 4 /* a quarter */
 /* Together two seconds. */
 #define LOCK_TRIES 40
 #define LOCK_PAUSE_NS 50000000
@@ -301,6 +303,15 @@ static void name_holder(struct weight_store *s)
 		       host);
 }
 
+/* Facts about staged files leave most descriptors to whoever needs one. */
+static size_t kept_max(void)
+{
+	struct rlimit limit = { .rlim_cur = KEPT_SHARE };
+
+	(void)getrlimit(RLIMIT_NOFILE, &limit);
+	return (size_t)(limit.rlim_cur / KEPT_SHARE);
+}
+
 static int store_init(struct weight_store *s, const struct config *config)
 {
 	int r;
@@ -312,6 +323,8 @@ static int store_init(struct weight_store *s, const struct config *config)
 	list_init(&s->holds);
 	list_init(&s->leased);
 	list_init(&s->cached);
+	list_init(&s->kept);
+	s->kept_max = kept_max();
 	(void)pthread_mutex_init(&s->namespace_lock, NULL);
 	(void)pthread_mutex_init(&s->lock, NULL);
 	name_holder(s);
@@ -612,7 +625,8 @@ int weight_group_leases(struct weight_group *group, uint64_t *ret)
 	store_lock(s);
 	own = group->lease_id != 0 &&
 	      group->lease_expires_ms > clock_realtime_ms();
-	held = own && group->holders > 0;
+	/* The record may have run out a moment ago; the holders are real. */
+	held = group->lease_id != 0 && group->holders > 0;
 	store_unlock(s);
 	if (own && summary.active > 0)
 		summary.active--;

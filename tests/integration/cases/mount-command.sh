@@ -50,5 +50,5 @@ END
 DESTDIR=$WORK/root meson install -C "$BUILD" --no-rebuild --quiet \
 	>"$WORK/install.out" 2>&1 || fail "install: $(cat "$WORK/install.out")"
 WORK=$WORK MNT=$MNT STORE=$STORE LOG=$LOG DAEMON=$DAEMON \
-	unshare -m --propagation private bash "$WORK/inside.sh" \
+	$(private_mounts) bash "$WORK/inside.sh" \
 	>"$WORK/inside.out" 2>&1 || fail "$(cat "$WORK/inside.out")"

@@ -7,9 +7,9 @@ need unshare mount
 
 # The kernel tells boots apart by a file. Another one is bound over it, in a
 # mount namespace that ends with the program.
-unshare -m true || skip "no mount namespaces"
+APART=$(private_mounts) || skip "no mount namespaces"
 
-IN_FRONT="unshare -m" py <<'EOP'
+IN_FRONT=$APART py <<'EOP'
 import uuid
 
 from wf import *

@@ -10,6 +10,7 @@ py() {
 	cat >"$WORK/case.py"
 	MNT=$MNT STORE=$STORE WORK=$WORK LOG=$LOG DAEMON=$DAEMON TESTS=$TESTS \
 		DAEMON_PID=$DAEMON_PID PYTHONDONTWRITEBYTECODE=1 \
+		APART="$(private_mounts || true)" \
 		PYTHONPATH=$TESTS/integration/tools \
 		${IN_FRONT:-} python3 "$WORK/case.py" "$@" </dev/null || status=$?
 	[ "$status" != 77 ] || exit 77

@@ -26,6 +26,8 @@ import time
 MNT = pathlib.Path(os.environ["MNT"])
 STORE = pathlib.Path(os.environ["STORE"])
 WORK = pathlib.Path(os.environ["WORK"])
+# Runs a command with mounts of its own; empty where that is refused.
+APART = os.environ.get("APART", "").split()
 LOG = pathlib.Path(os.environ["LOG"])
 DAEMON = os.environ["DAEMON"]
 
