@@ -20,7 +20,9 @@
 #define CORE_HOLDERS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "core/buf.h"
 
@@ -65,6 +67,22 @@ int holders_writer_settle(int fd, uint64_t deadline_ms);
 int holders_any_settle(int fd, uint64_t deadline_ms);
 
 /*
+ * Files by their identity, which a bind mount or another mount namespace
+ * doesn't change. Borrowed by the call. Several names of one file are one
+ * entry, and which of them is shown is up to the caller.
+ */
+struct holders_file {
+	uint64_t ino;     /* as stat() on the mount says */
+	const char *path; /* from the path that is asked about */
+};
+
+struct holders_files {
+	dev_t dev; /* of the mount; 0: unknown */
+	size_t count;
+	const struct holders_file *entries; /* by ino, rising */
+};
+
+/*
  * Who holds files below one path of the mount: appends up to
  * HOLDERS_SHOWN_MAX entries "PATH by PROGRAM (pid N)", one a process, separated
  * by ", ", and " and others" if there are more. below is the path from
@@ -72,18 +90,30 @@ int holders_any_settle(int fd, uint64_t deadline_ms);
  * With writers_only, only descriptors open for writing and writable shared
  * mappings count.
  *
- * This is for messages; the probes decide. Not seen: processes in a mount
- * namespace where the mount has another path, and those not found within
- * HOLDERS_DESCRIBE_MS_MAX. Files of a dead daemon's mount, which was detached,
- * are seen by their path from the mountpoint. Open directories are listed too.
- * The caller itself is left out.
+ * A file counts if its path is below, or if it is one of files, which may be
+ * NULL. The latter finds whoever came through a bind mount, a container as a
+ * rule; PATH is the one on the mount even then. A descriptor of which only the
+ * inode can be had, not the device, is taken for one of files if its last
+ * component is the same, too; so is everything while dev is unknown.
  *
- * May have to wait for a process that faults on a file that the daemon serves,
- * so it must not be called from a thread that such a fault waits for.
+ * This is for messages; the probes decide. Not seen: processes that /proc
+ * doesn't show, as it is with a daemon in a container of its own; those not
+ * found within HOLDERS_DESCRIBE_MS_MAX; and, of those who came through a bind
+ * mount, who holds what is not in files, or holds it through a mount of another
+ * dev, such as a dead daemon's, or, before Linux 5.14, has it open only. Files
+ * of a dead daemon's mount, which was detached, are seen by their path from the
+ * mountpoint. Open directories below are listed too. The caller itself is left
+ * out.
+ *
+ * Asks the kernel's tables only, never a filesystem, so a mount that hangs
+ * doesn't stop it. May have to wait for a process that faults on a file that
+ * the daemon serves, so it must not be called from a thread that such a fault
+ * waits for.
  *
  * Returns the number of entries. Errors: -ENOMEM, what opening /proc answered.
  */
 int holders_describe(const char *mountpoint, const char *below,
-		     bool writers_only, struct buf *ret);
+		     bool writers_only, const struct holders_files *files,
+		     struct buf *ret);
 
 #endif

@@ -83,7 +83,7 @@ struct pins_stats {
 	uint64_t granules_total;     /* that were pinned and had data */
 	uint64_t reread_total;       /* granules dropped for who paid */
 	uint64_t left_total;         /* granules left unpinned, every time */
-	uint64_t filled_bytes_total; /* read into the cache */
+	uint64_t filled_bytes_total; /* that the cache lacked, in pages */
 };
 
 void pins_stats(struct pins *p, struct pins_stats *ret);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -92,6 +93,59 @@ int payers_own(const struct payers *y, uint64_t *ret)
 		r = read_entries(y->kpagecgroup, ret, 1, payers_frame(entry));
 	(void)munmap((void *)p, page);
 	return r < 0 ? log_debug(-EOPNOTSUPP, "who pays is unknown") : 0;
+}
+
+/*
+ * A question to a page table, as in linux/fs.h since 6.7. Here because older
+ * headers lack it; older kernels answer ENOTTY.
+ */
+struct scan {
+	uint64_t size;
+	uint64_t flags;
+	uint64_t start;
+	uint64_t end;
+	uint64_t walk_end;
+	uint64_t vec;
+	uint64_t vec_len;
+	uint64_t max_pages;
+	uint64_t category_inverted;
+	uint64_t category_mask;
+	uint64_t category_anyof_mask;
+	uint64_t return_mask;
+};
+
+struct scan_region {
+	uint64_t start;
+	uint64_t end;
+	uint64_t categories;
+};
+
+#define SCAN _IOWR('f', 16, struct scan)
+#define SCAN_IS_HUGE ((uint64_t)1 << 6)
+
+void payers_find_huge(const struct payers *y, const char *at, size_t count,
+		      bool *ret)
+{
+	struct scan_region found[PIN_BATCH_GRANULES];
+	struct scan scan = {
+		.size = sizeof(scan),
+		.start = (uintptr_t)at,
+		.end = (uintptr_t)at + count * PIN_GRANULE_BYTES,
+		.vec = (uintptr_t)found,
+		.vec_len = PIN_BATCH_GRANULES,
+		.category_mask = SCAN_IS_HUGE,
+		.return_mask = SCAN_IS_HUGE,
+	};
+	int n;
+
+	assert(count <= PIN_BATCH_GRANULES);
+	memset(ret, 0, count * sizeof(*ret));
+	n = ioctl(y->pagemap, SCAN, &scan);
+	for (int i = 0; i < n; i++)
+		for (uint64_t a = found[i].start;
+		     a + PIN_GRANULE_BYTES <= found[i].end;
+		     a += PIN_GRANULE_BYTES)
+			ret[(a - scan.start) / PIN_GRANULE_BYTES] = true;
 }
 
 static int compare_frames(const void *a, const void *b)

@@ -129,6 +129,14 @@ static void change_state(struct pinning *w, enum granule_state from,
 			w->state[i] = to;
 }
 
+static bool has_state(const struct pinning *w, enum granule_state state)
+{
+	for (size_t i = 0; i < w->count; i++)
+		if (w->state[i] == state)
+			return true;
+	return false;
+}
+
 /* --- Faulting in --- */
 
 int pin_populate(struct pin_file *f, char *base, struct pin_range range)
@@ -151,18 +159,34 @@ int pin_populate(struct pin_file *f, char *base, struct pin_range range)
 	return r;
 }
 
-static int populate_wanted(struct pinning *w, char *base)
+static int populate_all(struct pinning *w, enum granule_state state, char *base)
 {
 	struct pin_range run;
 	size_t i = 0;
 
-	while (next_run(w, GRANULE_WANTED, &i, &run)) {
+	while (next_run(w, state, &i, &run)) {
 		int r = pin_populate(w->file, base, run);
 
 		if (r < 0)
 			return r;
 	}
 	return 0;
+}
+
+/* Maps the window anew, empty, over the batch. Returns 1 if it's so advised. */
+static int map_window(struct pinning *w, int advice)
+{
+	size_t len = (size_t)(w->range.to - w->range.from);
+
+	if (mmap(w->window, len, PROT_READ, MAP_SHARED | MAP_FIXED, w->file->fd,
+		 (off_t)w->range.from) == MAP_FAILED)
+		return log_debug(-errno, "mapping a window");
+	return madvise(w->window, len, advice) == 0;
+}
+
+static int populate_window(struct pinning *w, enum granule_state state)
+{
+	return populate_all(w, state, w->window - w->range.from);
 }
 
 /* --- Reading --- */
@@ -266,14 +290,14 @@ static int fill_granule(struct pinning *w, size_t i, uint64_t *missing)
 /* Brings the data of what is wanted into the cache, and maps the window. */
 static int fill(struct pinning *w)
 {
-	size_t len = (size_t)(w->range.to - w->range.from);
 	uint64_t missing = 0;
-	int r = 0;
+	int r;
 
-	if (mmap(w->window, len, PROT_READ, MAP_SHARED | MAP_FIXED, w->file->fd,
-		 (off_t)w->range.from) == MAP_FAILED)
-		return log_debug(-errno, "mapping a window");
-	w->is_huge = madvise(w->window, len, MADV_HUGEPAGE) == 0;
+	r = map_window(w, MADV_HUGEPAGE);
+	if (r < 0)
+		return r;
+	w->is_huge = r;
+	r = 0;
 	if (!is_cached_whole(w)) {
 		r = ask_resident(w);
 		for (size_t i = 0; r == 0 && i < w->count; i++)
@@ -281,7 +305,7 @@ static int fill(struct pinning *w)
 				r = fill_granule(w, i, &missing);
 	}
 	if (r == 0)
-		r = populate_wanted(w, w->window - w->range.from);
+		r = populate_window(w, GRANULE_WANTED);
 	if (r < 0)
 		return r;
 	(void)pthread_mutex_lock(&w->pins->lock);
@@ -310,24 +334,34 @@ static int has_all(struct pinning *w, size_t i, const uint64_t *entries)
 	return r < 0 ? r : 1;
 }
 
+/* Whether somebody else pays for some of a granule, or it went meanwhile. */
+static int is_foreign(struct pinning *w, size_t i, bool is_huge)
+{
+	struct pin_range g = pin_range_of(w->file, w->first + i, 1);
+	size_t at = page_of(w, g.from);
+	size_t pages = is_huge ? 1 : page_of(w, g.to) - at;
+	int r = has_all(w, i, w->seen);
+
+	if (r <= 0)
+		return r < 0 ? r : 1;
+	return !payers_all_own(&w->pins->payers, w->own, w->seen + at, pages);
+}
+
 /* Looks through the window at what is wanted: some of it may be foreign. */
 static int inspect(struct pinning *w)
 {
-	struct pin_file *f = w->file;
+	bool is_huge[PIN_BATCH_GRANULES];
 	int r;
 
 	r = payers_read(&w->pins->payers, w->window, page_of(w, w->range.to),
 			w->seen);
+	/* Second: if the pages changed in between, the lock finds others. */
+	payers_find_huge(&w->pins->payers, w->window, w->count, is_huge);
 	for (size_t i = 0; r >= 0 && i < w->count; i++) {
-		struct pin_range g = pin_range_of(f, w->first + i, 1);
-		size_t at = page_of(w, g.from);
-
 		if (w->state[i] != GRANULE_WANTED)
 			continue;
-		r = has_all(w, i, w->seen);
-		if (r == 0 || (r > 0 && !payers_all_own(&w->pins->payers,
-							w->own, w->seen + at,
-							page_of(w, g.to) - at)))
+		r = is_foreign(w, i, is_huge[i]);
+		if (r > 0)
 			w->state[i] = GRANULE_FOREIGN;
 	}
 	return r < 0 ? r : 0;
@@ -377,8 +411,7 @@ static int drop_foreign(struct pinning *w)
 	size_t i = 0, granules = 0;
 
 	/* What is mapped stays, so the window is emptied. */
-	if (w->knows_own &&
-	    madvise(w->window, (size_t)(w->range.to - w->range.from),
+	if (madvise(w->window, (size_t)(w->range.to - w->range.from),
 		    MADV_DONTNEED) < 0)
 		return log_debug(-errno, "emptying a window");
 	while (next_run(w, GRANULE_FOREIGN, &i, &run)) {
@@ -422,6 +455,16 @@ static int drop_cached(struct pinning *w)
 	int r;
 
 	r = mark_cached(w, GRANULE_FOREIGN);
+	if (r < 0 || !has_state(w, GRANULE_FOREIGN))
+		return r;
+	/*
+	 * What is still on its way into the cache can't be dropped, so wait for
+	 * it, without reading ahead.
+	 */
+	r = map_window(w, MADV_RANDOM);
+	if (r < 0)
+		return r;
+	r = populate_window(w, GRANULE_FOREIGN);
 	if (r < 0)
 		return r;
 	r = drop_foreign(w);
@@ -441,20 +484,12 @@ static int lock_wanted(struct pinning *w)
 	if (r == 0 && w->knows_own)
 		r = inspect(w);
 	if (r == 0)
-		r = populate_wanted(w, w->file->map);
+		r = populate_all(w, GRANULE_WANTED, w->file->map);
 	if (r == 0 && w->knows_own)
 		r = compare_with_seen(w);
 	if (r == 0)
 		change_state(w, GRANULE_WANTED, GRANULE_LOCKED);
 	return r;
-}
-
-static bool has_state(const struct pinning *w, enum granule_state state)
-{
-	for (size_t i = 0; i < w->count; i++)
-		if (w->state[i] == state)
-			return true;
-	return false;
 }
 
 static int lock_batch(struct pinning *w)

@@ -52,6 +52,13 @@ int payers_own(const struct payers *y, uint64_t *ret);
 int payers_read(const struct payers *y, const char *at, size_t count,
 		uint64_t *ret);
 
+/*
+ * Finds out which of count granules from at on, a batch at most, are mapped in
+ * one piece, and so are one folio that is charged as a whole. In doubt, no.
+ */
+void payers_find_huge(const struct payers *y, const char *at, size_t count,
+		      bool *ret);
+
 static inline bool payers_is_present(uint64_t entry)
 {
 	return entry >> 63;

@@ -336,21 +336,72 @@ int tree_group_path(struct weight_group *g, struct buf *ret)
 			  (unsigned long long)g->identity->generation);
 }
 
+static int compare_holders_files(const void *a, const void *b)
+{
+	const struct holders_file *x = a;
+	const struct holders_file *y = b;
+
+	return x->ino < y->ino ? -1 : x->ino > y->ino;
+}
+
+/* The files of p, each once; paths stay those of p. */
+static int list_files(const struct payload *p, struct holders_file **ret)
+{
+	struct holders_file *list = calloc(p->object_count + 1, sizeof(*list));
+
+	if (!list)
+		return -ENOMEM;
+	for (size_t i = 0; i < p->object_count; i++) {
+		const struct payload_entry *e = &p->entries[p->objects[i]];
+
+		list[i] = (struct holders_file){ e->ino, e->path };
+	}
+	qsort(list, p->object_count, sizeof(*list), compare_holders_files);
+	*ret = list;
+	return 0;
+}
+
+/*
+ * Describes who holds files of the group below the mountpoint. A file there has
+ * the inode number of its backing file. A tree that can't be scanned is looked
+ * for by its path alone.
+ */
+static int describe_holders(struct weight_group *g, const char *mountpoint,
+			    dev_t dev, bool writers_only, struct buf *ret)
+{
+	cleanup(payload_free_cleanup) struct payload *payload = NULL;
+	struct holders_files files = { .dev = dev };
+	auto_free struct holders_file *list = NULL;
+	struct buf below = BUF_INIT;
+	int r = tree_group_path(g, &below);
+
+	if (r == 0 && payload_scan(g->files_fd, &payload, NULL) == 0 &&
+	    list_files(payload, &list) == 0) {
+		files.entries = list;
+		files.count = payload->object_count;
+	}
+	if (r == 0)
+		r = holders_describe(mountpoint, below.data, writers_only,
+				     &files, ret);
+	buf_release(&below);
+	return r;
+}
+
 void tree_group_who(struct weight_group *g, bool writers_only, struct buf *why)
 {
 	struct weight_store *s = g->store;
 	auto_free char *mountpoint = NULL;
-	struct buf below = BUF_INIT;
 	struct buf who = BUF_INIT;
+	dev_t dev;
 
 	store_lock(s);
 	if (s->mountpoint)
 		mountpoint = strdup(s->mountpoint);
+	dev = s->mount_dev;
 	store_unlock(s);
-	if (mountpoint && tree_group_path(g, &below) == 0 &&
-	    holders_describe(mountpoint, below.data, writers_only, &who) > 0)
+	if (mountpoint &&
+	    describe_holders(g, mountpoint, dev, writers_only, &who) > 0)
 		(void)buf_printf(why, ": %s", who.data);
-	buf_release(&below);
 	buf_release(&who);
 }
 

@@ -225,6 +225,7 @@ struct weight_store {
 	pthread_mutex_t lock;
 	struct map *dirs, *files, *groups; /* [lock] weak */
 	char *mountpoint;                  /* [lock] */
+	dev_t mount_dev;                   /* [lock] 0: not known yet */
 	weight_removed_fn *removed;        /* set before serving */
 	void *removed_arg;
 
@@ -295,7 +296,10 @@ int tree_group_path(struct weight_group *g, struct buf *ret);
 /* Removes what is left of an emptied or abandoned group's directory. */
 int tree_group_rmdir(struct weight_store *s, const char *hex);
 void tree_unpark_locked(struct weight_group *g);
-/* Appends who holds files of the group, from what the system shows. */
+/*
+ * Appends who holds files of the group, from what the system shows. Walks the
+ * tree, so it waits for the disk.
+ */
 void tree_group_who(struct weight_group *g, bool writers_only, struct buf *why);
 
 /* ---- tree_file.c ---- */

@@ -500,7 +500,8 @@ bool weight_tree_can_lease(const struct weight_store *store)
 	return store->can_lease;
 }
 
-int weight_tree_set_mountpoint(struct weight_store *store, const char *path)
+int weight_tree_set_mountpoint(struct weight_store *store, const char *path,
+			       dev_t dev)
 {
 	char *copy = strdup(path);
 	char *old;
@@ -510,6 +511,7 @@ int weight_tree_set_mountpoint(struct weight_store *store, const char *path)
 	store_lock(store);
 	old = store->mountpoint;
 	store->mountpoint = copy;
+	store->mount_dev = dev;
 	store_unlock(store);
 	free(old);
 	return 0;

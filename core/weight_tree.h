@@ -74,8 +74,13 @@ struct workers *weight_tree_workers(struct weight_store *store);
 /* Found out by trial when the store was opened. Fast. */
 bool weight_tree_can_lease(const struct weight_store *store);
 
-/* Path of the mount, so that sentences can name who holds what. Copied. */
-int weight_tree_set_mountpoint(struct weight_store *store, const char *path);
+/*
+ * Path of the mount, which is copied, and its device as stat() says, or 0 while
+ * that is unknown: sentences can name who holds what. May be called again.
+ * Errors: -ENOMEM.
+ */
+int weight_tree_set_mountpoint(struct weight_store *store, const char *path,
+			       dev_t dev);
 
 /*
  * Called from a thread of the store's own, with no lock held, when a published

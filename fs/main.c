@@ -221,7 +221,7 @@ static int serve(struct program *p, struct buf *shortcomings)
 	if (r == 0)
 		r = weight_store_open(p->store, &p->config, &store, &p->why);
 	if (r == 0)
-		r = weight_tree_set_mountpoint(store, p->mountpoint);
+		r = weight_tree_set_mountpoint(store, p->mountpoint, 0);
 	if (r == 0)
 		r = fs_new(store, &p->config, &fs);
 	if (r < 0)

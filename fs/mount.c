@@ -318,6 +318,8 @@ static void *starter_main(void *arg)
 	}
 	s->fs->device_minor = minor(st.st_dev);
 	set_read_ahead(st.st_dev);
+	(void)weight_tree_set_mountpoint(s->fs->store, s->options->mountpoint,
+					 st.st_dev);
 	/* Uses the session's descriptor, which is closed when that ends. */
 	fs_begin(s->fs);
 	if (!atomic_load(&s->fs->stopping))

@@ -2,6 +2,8 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -73,12 +76,10 @@ static const struct holding {
 };
 /* clang-format on */
 
-static void hold(const struct holding *h)
+static void hold_at(const struct holding *h, const char *path)
 {
-	char path[128];
 	int fd;
 
-	(void)snprintf(path, sizeof(path), "%s/file", top);
 	if (h->flags < 0)
 		return;
 	fd = open(path, h->flags);
@@ -91,8 +92,17 @@ static void hold(const struct holding *h)
 		(void)close(fd);
 }
 
-/* Returns the pid once the child holds the file. */
-static pid_t start_holder(const struct holding *h)
+static void hold(const struct holding *h)
+{
+	char path[128];
+
+	(void)snprintf(path, sizeof(path), "%s/file", top);
+	hold_at(h, path);
+}
+
+/* Returns the pid once the child has done what it is to do. */
+static pid_t start_child(void (*act)(const struct holding *h),
+			 const struct holding *h)
 {
 	int ready[2];
 	pid_t pid;
@@ -102,7 +112,7 @@ static pid_t start_holder(const struct holding *h)
 	pid = fork();
 	ck_assert_int_ge(pid, 0);
 	if (pid == 0) {
-		hold(h);
+		act(h);
 		if (write(ready[1], "x", 1) != 1)
 			_exit(1);
 		for (;;)
@@ -112,6 +122,11 @@ static pid_t start_holder(const struct holding *h)
 	ck_assert_int_eq(read(ready[0], &c, 1), 1);
 	(void)close(ready[0]);
 	return pid;
+}
+
+static pid_t start_holder(const struct holding *h)
+{
+	return start_child(hold, h);
 }
 
 static void stop_holder(pid_t pid)
@@ -218,8 +233,8 @@ START_TEST(holders_are_named_with_file_and_program)
 	int n_all, n_writers;
 
 	here(mountpoint);
-	n_all = holders_describe(mountpoint, top, false, &all);
-	n_writers = holders_describe(mountpoint, top, true, &writers);
+	n_all = holders_describe(mountpoint, top, false, NULL, &all);
+	n_writers = holders_describe(mountpoint, top, true, NULL, &writers);
 	stop_holder(pid);
 	ck_assert_int_eq(n_all, h->any);
 	ck_assert_int_eq(n_writers, h->writer);
@@ -242,10 +257,12 @@ START_TEST(an_unlinked_file_is_found_and_a_longer_name_is_not)
 	here(mountpoint);
 	(void)snprintf(path, sizeof(path), "%s/file", top);
 	ck_assert_int_eq(unlink(path), 0);
-	ck_assert_int_eq(holders_describe(mountpoint, path, false, &text), 1);
+	ck_assert_int_eq(holders_describe(mountpoint, path, false, NULL, &text),
+			 1);
 	ck_assert_ptr_null(strstr(text.data, "deleted"));
 	path[strlen(path) - 1] = '\0';
-	ck_assert_int_eq(holders_describe(mountpoint, path, false, &text), 0);
+	ck_assert_int_eq(holders_describe(mountpoint, path, false, NULL, &text),
+			 0);
 	stop_holder(pid);
 	buf_release(&text);
 }
@@ -271,7 +288,7 @@ START_TEST(files_of_a_detached_mount_are_found)
 	(void)close(fd);
 	ck_assert_int_eq(umount2(top, MNT_DETACH), 0);
 	(void)snprintf(dir, sizeof(dir), "%s/%s", mountpoint, top);
-	n = holders_describe(dir, "tenant", true, &text);
+	n = holders_describe(dir, "tenant", true, NULL, &text);
 	stop_holder(pid);
 	ck_assert_int_eq(n, 1);
 	buf_release(&text);
@@ -288,7 +305,7 @@ START_TEST(many_holders_are_cut_short)
 	here(mountpoint);
 	for (size_t i = 0; i < ARRAY_LEN(pids); i++)
 		pids[i] = start_holder(&holdings[1]);
-	n = holders_describe(mountpoint, top, false, &text);
+	n = holders_describe(mountpoint, top, false, NULL, &text);
 	for (size_t i = 0; i < ARRAY_LEN(pids); i++)
 		stop_holder(pids[i]);
 	ck_assert_int_eq(n, HOLDERS_SHOWN_MAX);
@@ -297,18 +314,237 @@ START_TEST(many_holders_are_cut_short)
 }
 END_TEST
 
-static int describe_and_drop(void)
+/* --- Who, by identity --- */
+
+/* The file among two others, by no path that it has. */
+struct known {
+	struct holders_file entries[3];
+	struct holders_files files;
+};
+
+static void know(struct known *k, const char *path, bool device)
+{
+	struct stat st;
+
+	ck_assert_int_eq(fstat(file, &st), 0);
+	for (size_t i = 0; i < ARRAY_LEN(k->entries); i++)
+		k->entries[i] =
+			(struct holders_file){ st.st_ino - 1 + i,
+					       i == 1 ? path : "d/other" };
+	k->files = (struct holders_files){ .dev = device ? st.st_dev : 0,
+					   .count = ARRAY_LEN(k->entries),
+					   .entries = k->entries };
+}
+
+static int describe_known(const struct known *k, bool writers_only,
+			  struct buf *ret)
+{
+	return holders_describe("/nowhere/", "rev", writers_only, &k->files,
+				ret);
+}
+
+static int count_known(const struct known *k)
 {
 	struct buf text = BUF_INIT;
-	int r = holders_describe("/nowhere", "at/all", false, &text);
+	int r = describe_known(k, false, &text);
 
 	buf_release(&text);
 	return r;
 }
 
+/* Where stat() tells another device than the kernel's tables do. */
+static bool is_device_hidden(void)
+{
+	struct statfs fs;
+
+	ck_assert_int_eq(statfs(top, &fs), 0);
+	if (fs.f_type != BTRFS_SUPER_MAGIC)
+		return false;
+	(void)fprintf(stderr, "# skipped: btrfs has devices of its own\n");
+	return true;
+}
+
+START_TEST(holders_are_known_by_device_and_inode)
+{
+	const struct holding *h = &holdings[_i];
+	struct buf all = BUF_INIT, writers = BUF_INIT;
+	struct known k;
+	int n_all, n_writers;
+	char want[64];
+	pid_t pid;
+
+	if (is_device_hidden())
+		return;
+	know(&k, "d/its name on the mount", true);
+	pid = start_holder(h);
+	n_all = describe_known(&k, false, &all);
+	n_writers = describe_known(&k, true, &writers);
+	stop_holder(pid);
+	ck_assert_int_eq(n_all, h->any);
+	ck_assert_int_eq(n_writers, h->writer);
+	(void)snprintf(want, sizeof(want), "(pid %d)", (int)pid);
+	ck_assert(
+		n_all == 0 ||
+		strstr(all.data, "/nowhere/rev/d/its name on the mount by ") ==
+			all.data);
+	ck_assert(n_all == 0 || strstr(all.data, want) != NULL);
+	ck_assert(n_writers == 0 || strstr(writers.data, want) != NULL);
+	buf_release(&all);
+	buf_release(&writers);
+}
+END_TEST
+
+START_TEST(the_same_inode_on_another_device_is_another_file)
+{
+	const struct holding *h = &holdings[_i];
+	pid_t pid = start_holder(h);
+	struct known k;
+	int n;
+
+	know(&k, "d/file", true);
+	k.files.dev += 1;
+	n = count_known(&k);
+	stop_holder(pid);
+	ck_assert_int_eq(n, 0);
+}
+END_TEST
+
+START_TEST(without_a_device_the_last_component_decides)
+{
+	const struct holding *h = &holdings[_i];
+	pid_t pid = start_holder(h);
+	struct known same, other;
+	int n_same, n_other;
+
+	know(&same, "d/file", false);
+	know(&other, "file/d", false);
+	n_same = count_known(&same);
+	n_other = count_known(&other);
+	stop_holder(pid);
+	ck_assert_int_eq(n_same, h->any);
+	ck_assert_int_eq(n_other, 0);
+}
+END_TEST
+
+/* Exits where that isn't allowed, and the test is skipped. */
+static void leave_namespace(void)
+{
+	if (unshare(CLONE_NEWNS) < 0 ||
+	    (mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 &&
+	     errno != EINVAL))
+		_exit(0);
+}
+
+/* As a volume that is one file, under a name of the container's. */
+static void hold_in_container(const struct holding *h)
+{
+	char path[128], name[128];
+
+	(void)snprintf(path, sizeof(path), "%s/file", top);
+	(void)snprintf(name, sizeof(name), "%s/volume", top);
+	leave_namespace();
+	if (mount(path, name, NULL, MS_BIND, NULL) < 0)
+		_exit(0);
+	hold_at(h, name);
+}
+
+/* Its descriptor belongs to a mount that it doesn't have any more. */
+static void hold_from_outside(const struct holding *h)
+{
+	hold(h);
+	leave_namespace();
+}
+
+static bool may_leave_namespace(void)
+{
+	pid_t pid = fork();
+	int status;
+
+	ck_assert_int_ge(pid, 0);
+	if (pid == 0) {
+		leave_namespace();
+		_exit(1);
+	}
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	if (WEXITSTATUS(status) == 0)
+		(void)fprintf(stderr, "# skipped: no mounts of its own here\n");
+	return WEXITSTATUS(status) != 0;
+}
+
+START_TEST(a_holder_in_a_container_is_named)
+{
+	const struct holding *h = &holdings[_i];
+	char name[128];
+	struct known k;
+	pid_t pid;
+	int n;
+
+	if (is_device_hidden() || !may_leave_namespace())
+		return;
+	know(&k, "d/file", true);
+	(void)snprintf(name, sizeof(name), "%s/volume", top);
+	ck_assert_int_eq(mknod(name, S_IFREG | 0600, 0), 0);
+	pid = start_child(hold_in_container, h);
+	n = count_known(&k);
+	stop_holder(pid);
+	ck_assert_int_eq(unlink(name), 0);
+	ck_assert_int_eq(n, h->any);
+}
+END_TEST
+
+START_TEST(a_descriptor_of_an_unknown_mount_is_judged_by_its_name)
+{
+	struct known same, other;
+	int n_same, n_other;
+	pid_t pid;
+
+	if (!may_leave_namespace())
+		return;
+	know(&same, "d/file", true);
+	know(&other, "d/else", true);
+	pid = start_child(hold_from_outside, &holdings[1]);
+	n_same = count_known(&same);
+	n_other = count_known(&other);
+	stop_holder(pid);
+	ck_assert_int_eq(n_same, 1);
+	ck_assert_int_eq(n_other, 0);
+}
+END_TEST
+
+START_TEST(no_files_are_nobodys)
+{
+	const struct holders_files none = { .dev = 1 };
+	pid_t pid = start_holder(&holdings[1]);
+	struct buf text = BUF_INIT;
+	int n = holders_describe("/nowhere", "rev", false, &none, &text);
+
+	stop_holder(pid);
+	ck_assert_int_eq(n, 0);
+	ck_assert_uint_eq(text.len, 0);
+	buf_release(&text);
+}
+END_TEST
+
+static struct known swept;
+
+/* No claims here, as they allocate too. */
+static int describe_and_drop(void)
+{
+	struct buf text = BUF_INIT;
+	int r = describe_known(&swept, false, &text);
+
+	buf_release(&text);
+	return r < 0 ? r : 0;
+}
+
 START_TEST(every_allocation_may_fail)
 {
+	pid_t pid = start_holder(&holdings[1]);
+
+	know(&swept, "d/file", false);
+	ck_assert_int_eq(count_known(&swept), 1);
 	fault_sweep(describe_and_drop);
+	stop_holder(pid);
 }
 END_TEST
 
@@ -330,6 +566,18 @@ Suite *suite(void)
 	tcase_add_test(tc, an_unlinked_file_is_found_and_a_longer_name_is_not);
 	tcase_add_test(tc, files_of_a_detached_mount_are_found);
 	tcase_add_test(tc, many_holders_are_cut_short);
+	tcase_add_loop_test(tc, holders_are_known_by_device_and_inode, 0,
+			    (int)ARRAY_LEN(holdings));
+	tcase_add_loop_test(tc,
+			    the_same_inode_on_another_device_is_another_file, 0,
+			    (int)ARRAY_LEN(holdings));
+	tcase_add_loop_test(tc, without_a_device_the_last_component_decides, 0,
+			    (int)ARRAY_LEN(holdings));
+	tcase_add_loop_test(tc, a_holder_in_a_container_is_named, 0,
+			    (int)ARRAY_LEN(holdings));
+	tcase_add_test(tc,
+		       a_descriptor_of_an_unknown_mount_is_judged_by_its_name);
+	tcase_add_test(tc, no_files_are_nobodys);
 	tcase_add_test(tc, every_allocation_may_fail);
 	suite_add_tcase(s, tc);
 	return s;
