@@ -416,6 +416,22 @@ static int parse_remove(const char *value, uint64_t *ret_generation,
 	return 0;
 }
 
+/*
+ * The kernel lets everybody set it who may write to the directory, which a
+ * copied mode may make the whole world.
+ */
+static int check_owner(struct call *call)
+{
+	struct stat st;
+	int r = weight_file_stat(call->node->file, &st);
+
+	if (r < 0 || call->caller.uid == 0 || call->caller.uid == st.st_uid)
+		return r;
+	(void)buf_printf(&call->why,
+			 "a generation is removed by its owner or by root");
+	return -EPERM;
+}
+
 static int set_remove(struct call *call, const char *value)
 {
 	cleanup(weight_group_unref_cleanup) struct weight_group *group =
@@ -432,6 +448,9 @@ static int set_remove(struct call *call, const char *value)
 				 (unsigned long long)own);
 		return -EINVAL;
 	}
+	r = check_owner(call);
+	if (r < 0)
+		return r;
 	r = weight_group_remove(group, expected, &call->why);
 	if (r == 0)
 		notifier_removed_wait(call->fs->notifier, group, FORGET_MS_MAX);

@@ -106,6 +106,14 @@ denied(a, "open(args[0], 'rb')", bob / "3" / "model.safetensors")
 denied(a, "open(args[0], 'rb')", tensor)
 equal(b.get("len(open(args[0], 'rb').read())", tensor), 25_001, "its owner")
 
+# ---- A directory that the whole world may write to is still its owner's
+b.do("os.mkdir(args[0])", bob / ".staging" / "4")
+b.do("run('cp', '-r', '%s/.' % args[0], args[1])", SRC, bob / ".staging" / "4")
+b.do("os.chmod(args[0], 0o777)", bob / ".staging" / "4")
+b.do("publish(args[0])", bob / ".staging" / "4")
+denied(a, "remove(args[0])", bob / "4")
+same_tree(bob / "4", SRC, times=False)
+
 # ---- A user namespace in which nothing is mapped
 if shutil.which("unshare"):
     said = run("setpriv", f"--reuid={B}", f"--regid={B}", "--clear-groups",
