@@ -318,6 +318,20 @@ void staging_look_release(struct staging_look *look)
 	*look = (struct staging_look){ 0 };
 }
 
+static const char *look_failure(int r)
+{
+	switch (r) {
+	case -EBUSY:
+		return "it changed meanwhile";
+	case -EMFILE:
+	case -ENFILE:
+		return "there are more files than the daemon may have open; "
+		       "raise its limit of open files (LimitNOFILE, ulimit -n)";
+	default:
+		return strerrordesc_np(-r);
+	}
+}
+
 static int look_files(struct weight_group *g, struct staging_look *look,
 		      struct buf *why)
 {
@@ -335,8 +349,7 @@ static int look_files(struct weight_group *g, struct staging_look *look,
 			r = -EBUSY;
 		if (r < 0) {
 			(void)buf_printf(why, "looking at '%s': %s", e->path,
-					 r == -EBUSY ? "it changed meanwhile" :
-						       strerrordesc_np(-r));
+					 look_failure(r));
 			return r;
 		}
 		look->count = i + 1;

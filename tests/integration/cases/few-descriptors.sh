@@ -70,3 +70,4 @@ def removed():
 wait_for(removed, "removal", 30)
 d.stop()
 EOP
+expect_log 'limit of open files'
