@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks what --help says: status 0, at most 80 columns, every option named.
-The manual page names every option, too.
+The manual page names every option and every attribute, too.
 
 usage: help.py DAEMON OPTIONS-PROGRAM MANUAL-PAGE
 
@@ -34,6 +34,13 @@ def errors(daemon, options_program, manual):
             yield f"--help does not name {name}"
         if not re.search(rf"(?<!\w){name}\b", page.replace("\\-", "-")):
             yield f"{manual} does not name {name}"
+    attributes = re.findall(r"^  (\w+) {2,}\S", text.split("user.weights.")[-1],
+                            re.M)
+    if not attributes:
+        yield "--help lists no attributes"
+    for name in attributes:
+        if not re.search(rf"^\.B {name}$", page, re.M):
+            yield f"{manual} does not describe the attribute {name}"
     if not re.search(r"\d+\.\d+", output(daemon, "--version")):
         yield "--version prints no version"
 
