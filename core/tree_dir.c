@@ -16,12 +16,6 @@
 #include "core/weight_key.h"
 
 #define SYMLINK_DEPTH (WEIGHT_TREE_LINEAGE_DEPTH + 1)
-#define SET_ID_BITS ((mode_t)(S_ISUID | S_ISGID))
-
-static int errno_of(int rc)
-{
-	return rc < 0 ? -errno : 0;
-}
 
 struct weight_dir *weight_dir_ref(struct weight_dir *dir)
 {
@@ -374,7 +368,7 @@ int weight_dir_mkdir(struct weight_dir *dir, const char *name, mode_t mode,
 	r = errno_of(mkdirat(dir->fd, name, 0700));
 	if (r == 0) {
 		r = errno_of(fchmodat(dir->fd, name,
-				      mode & 07777 & ~SET_ID_BITS, 0));
+				      mode & 07777 & ~TREE_SET_ID_BITS, 0));
 		if (r == 0)
 			r = own_and_adopt(dir, name, caller, ret);
 		if (r < 0)
@@ -584,7 +578,8 @@ int weight_dir_setattr(struct weight_dir *dir, const struct weight_setattr *set,
 		r = errno_of(fchownat(dir->fd, "", uid, gid, AT_EMPTY_PATH));
 	if (r == 0 && set->set_mode && dir->type == S_IFDIR)
 		r = errno_of(fchmodat(dir->fd, ".",
-				      set->mode & 07777 & ~SET_ID_BITS, 0));
+				      set->mode & 07777 & ~TREE_SET_ID_BITS,
+				      0));
 	if (r == 0 && set->set_times)
 		r = errno_of(utimensat(dir->fd, "", set->times, AT_EMPTY_PATH));
 	return r;

@@ -18,14 +18,8 @@
 #include "core/tree_priv.h"
 #include "core/weight_key.h"
 
-#define SET_ID_BITS ((mode_t)(S_ISUID | S_ISGID))
 #define GROUP_PATH_LEN (2 + 1 + DIGEST_HEX_LEN + 1)
 #define FILES_NEW_NAME TREE_FILES_NAME ".new"
-
-static int errno_of(int rc)
-{
-	return rc < 0 ? -errno : 0;
-}
 
 /* "<2 hex>/<hash>", relative to STORE/groups. */
 static void group_path(const char *hex, char ret[static GROUP_PATH_LEN])
@@ -554,8 +548,8 @@ static int make_dirs(struct weight_store *s, const char *hex,
 	/* Its name comes last: what has it is staged, and whole. */
 	if (mkdirat(dirfd, FILES_NEW_NAME, 0700) < 0 ||
 	    fchownat(dirfd, FILES_NEW_NAME, caller->uid, caller->gid, 0) < 0 ||
-	    fchmodat(dirfd, FILES_NEW_NAME, mode & 07777 & ~SET_ID_BITS, 0) <
-		    0 ||
+	    fchmodat(dirfd, FILES_NEW_NAME, mode & 07777 & ~TREE_SET_ID_BITS,
+		     0) < 0 ||
 	    renameat(dirfd, FILES_NEW_NAME, dirfd, TREE_FILES_NAME) < 0)
 		return -errno;
 	return 0;

@@ -5,7 +5,9 @@
  *	weight_store.c	opening, settling what was left, closing
  *	tree_dir.c	directories above a revision
  *	tree_group.c	groups: finding, staging, aborting, the mutation gate
- *	tree_file.c	files below a group and what staging may do to them
+ *	tree_file.c	files below a group, and what is known of them
+ *	tree_name.c	what staging may do to their names
+ *	tree_content.c	and to their attributes and contents
  *	tree_tensor.c	tensors as files, digests on demand
  *	tree_text.c	texts of a revision's service directory
  *	staging.c	digests and write-back of staged files, waiting
@@ -26,7 +28,9 @@
 #ifndef CORE_TREE_PRIV_H
 #define CORE_TREE_PRIV_H
 
+#include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 
 #include "core/arena.h"
 #include "core/chunk_digest.h"
@@ -62,6 +66,22 @@
 #define TREE_DRAIN_MS 1000
 /* A synced_version of a file whose attributes changed since. */
 #define TREE_NEVER_SYNCED UINT64_MAX
+
+/* Never stored: nothing below a store gives anybody another identity. */
+#define TREE_SET_ID_BITS ((mode_t)(S_ISUID | S_ISGID))
+#define TREE_PROC_FD_LEN 40
+
+/* What the kernel said, or 0. */
+static inline int errno_of(int rc)
+{
+	return rc < 0 ? -errno : 0;
+}
+
+/* A path that reaches the very inode of fd, whatever its names. */
+static inline void tree_proc_fd(int fd, char ret[static TREE_PROC_FD_LEN])
+{
+	(void)snprintf(ret, TREE_PROC_FD_LEN, "/proc/self/fd/%d", fd);
+}
 
 struct inode_key {
 	dev_t dev;
@@ -332,6 +352,17 @@ bool tree_file_unkeep_locked(struct weight_file *f);
 void tree_group_let_go(struct weight_group *g);
 int tree_seal_read(const struct weight_file *f, struct tree_seal *ret);
 int tree_seal_write(int fd, const struct tree_seal *seal);
+/* The file's bytes begin in this boot: nothing of before can be left. */
+int tree_seal_begin(struct weight_store *s, int fd);
+/* A removed or aborted group has no files any more, whoever refers to them. */
+bool tree_file_is_gone(struct weight_file *f);
+/*
+ * Who changes a file through the daemon counts as its writer for as long. That
+ * goes with the file when a rename moves it to another staging tree, and keeps
+ * any group from being published meanwhile. Errors: as a write of it.
+ */
+int tree_write_pin(struct weight_file *f);
+void tree_write_unpin(struct weight_file *f);
 
 /* ---- staging.c ---- */
 
