@@ -38,8 +38,9 @@ struct attempt {
 	uint64_t drained_ms;    /* writers have to be gone by then */
 	uint64_t deadline_ms;
 	struct staging_look look;
-	bool decided; /* the records were asked to change */
-	bool held;    /* refused for a writer, who is to be named */
+	mode_t root_mode; /* as it was staged */
+	bool decided;     /* the records were asked to change */
+	bool held;        /* refused for a writer, who is to be named */
 	struct buf sentence;
 	struct buf *why; /* of sentence */
 
@@ -395,12 +396,20 @@ static int sync_places(struct weight_group *g)
 	return tree_dir_sync(g->lineage);
 }
 
-/* Changes modes as publish_mode= says, or back again. */
+/* Changes modes as publish_mode= says, or back again; the root's, too. */
 static void set_modes(struct attempt *a, bool undo)
 {
 	const struct mode_change *change = &a->g->store->config->publish_mode;
 	const struct payload *p = a->look.payload;
+	int root = a->g->files_fd;
+	struct stat st;
 
+	if (!undo && fstatat(root, "", &st, AT_EMPTY_PATH) == 0)
+		a->root_mode = st.st_mode & 07777;
+	(void)fchmodat(root, ".",
+		       undo ? a->root_mode :
+			      mode_change_apply(change, a->root_mode, true),
+		       0);
 	for (size_t i = 0; i < p->count; i++) {
 		const struct payload_entry *e = &p->entries[i];
 		bool is_dir = e->kind == PAYLOAD_DIR;
@@ -410,8 +419,7 @@ static void set_modes(struct attempt *a, bool undo)
 			continue;
 		mode = mode_change_apply(change, e->mode, is_dir);
 		if (mode != e->mode)
-			(void)fchmodat(a->g->files_fd, e->path,
-				       undo ? e->mode : mode, 0);
+			(void)fchmodat(root, e->path, undo ? e->mode : mode, 0);
 	}
 }
 
@@ -448,14 +456,15 @@ static int commit(struct attempt *a, const struct publish_result *result)
 		return r;
 	if (!begin_commit(a))
 		return -EINTR;
-	set_modes(a, false);
+	if (s->config->publish_mode.count > 0)
+		set_modes(a, false);
 	a->decided = true;
 	(void)pthread_mutex_lock(&s->namespace_lock);
 	metrics_add(METRIC_METADATA_COMMITS, 1);
 	r = wms_publish(s->records, &publication, clock_realtime_ms(), NULL,
 			a->why);
 	(void)pthread_mutex_unlock(&s->namespace_lock);
-	if (r < 0)
+	if (r < 0 && s->config->publish_mode.count > 0)
 		set_modes(a, true);
 	return r;
 }

@@ -140,17 +140,40 @@ static bool is_place(const struct weight_dir *dir)
 	return dir->type == S_IFDIR && dir->depth <= WEIGHT_TREE_LINEAGE_DEPTH;
 }
 
+/* Whether a name still is the directory's that was found under it. */
+static bool is_named(const struct weight_dir *parent, const char *name,
+		     const struct weight_dir *dir)
+{
+	struct stat st;
+
+	return fstatat(parent->fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       st.st_dev == dir->key.dev && st.st_ino == dir->key.ino;
+}
+
 int weight_dir_lookup(struct weight_dir *dir, const char *name,
 		      struct weight_dir **ret)
 {
-	int fd;
+	struct weight_dir *found = NULL;
+	int fd, r;
 
 	if (!is_place(dir))
 		return -ENOTDIR;
 	fd = openat(dir->fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
-	return dir_adopt(dir->store, dir, name, fd, ret);
+	r = dir_adopt(dir->store, dir, name, fd, &found);
+	if (r < 0)
+		return r;
+	/*
+	 * A rename in between would have left the object with the old name,
+	 * and so with another identity. From here on it would change it.
+	 */
+	if (!is_named(dir, name, found)) {
+		weight_dir_unref(found);
+		return -ENOENT;
+	}
+	*ret = found;
+	return 0;
 }
 
 int weight_dir_stat(struct weight_dir *dir, struct stat *ret)

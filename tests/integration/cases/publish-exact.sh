@@ -92,7 +92,9 @@ d.stop()
 # publish_mode changes modes at the rename, and nothing else.
 d = Daemon("publish_mode=a+rX")
 stage = staging(line, 9, SRC)
+os.chmod(stage, 0o700)
 gen = publish(stage)
+wait_for(lambda: gen.stat().st_mode & 0o777 == 0o755, "mode of the root", 5)
 for p in SRC.rglob("*"):
     if p.is_symlink():
         continue
