@@ -22,13 +22,6 @@
 
 static_assert(CHUNK_BYTES % READ_ALIGN == 0, "a padded read fits the buffer");
 
-static atomic_uint_fast64_t chunks_total;
-
-uint64_t chunk_digest_chunks_total(void)
-{
-	return atomic_load(&chunks_total);
-}
-
 void chunk_list_free(struct chunk_list *list)
 {
 	if (!list)
@@ -224,7 +217,6 @@ int chunk_digest_at(int fd, uint64_t size, size_t i, struct digest *ret)
 	r = read_chunk(fd, size, at, buffer, len);
 	if (r < 0)
 		return r;
-	atomic_fetch_add(&chunks_total, 1);
 	metrics_add(METRIC_CHUNKS_HASHED, 1);
 	metrics_add(METRIC_BYTES_HASHED, len);
 	return digest_of(buffer, len, ret);

@@ -104,7 +104,4 @@ DEFINE_CLEANUP(struct chunk_job *, chunk_job_unref)
  */
 int chunk_digest_at(int fd, uint64_t size, size_t i, struct digest *ret);
 
-/* Chunks read and hashed since the program started, holes not counted. */
-uint64_t chunk_digest_chunks_total(void);
-
 #endif

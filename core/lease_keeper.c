@@ -225,11 +225,6 @@ static void lease_renew(struct weight_group *g)
 
 /* ---- Handles ---- */
 
-static bool is_write(int flags)
-{
-	return (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC);
-}
-
 static int open_write(struct weight_file *f, int flags)
 {
 	struct weight_setattr empty = { .set_size = true };
@@ -278,7 +273,7 @@ int weight_file_open(struct weight_file *file, int flags, bool may_block)
 	struct weight_group *g;
 	int r;
 
-	if (is_write(flags))
+	if (weight_open_writes(flags))
 		return open_write(file, flags);
 	for (;;) {
 		store_lock(file->store);
@@ -306,7 +301,7 @@ void weight_file_close(struct weight_file *file, int flags)
 
 	store_lock(file->store);
 	g = file->group;
-	if (is_write(flags)) {
+	if (weight_open_writes(flags)) {
 		assert(file->writers > 0);
 		file->writers--;
 		g->writers--;
@@ -335,11 +330,15 @@ void weight_file_close(struct weight_file *file, int flags)
 
 /* ---- Looking at files ---- */
 
+static unsigned longer_pause(unsigned ms)
+{
+	return ms * 2 > TREE_PROBE_MS_MAX ? TREE_PROBE_MS_MAX : ms * 2;
+}
+
 /* Lock held. The next look at a file that is still held. */
 static void look_again_locked(struct weight_file *f)
 {
-	f->pause_ms = f->pause_ms * 2 > TREE_PROBE_MS_MAX ? TREE_PROBE_MS_MAX :
-							    f->pause_ms * 2;
+	f->pause_ms = longer_pause(f->pause_ms);
 	f->due_ms = clock_monotonic_ms() + f->pause_ms;
 	if (list_empty(&f->in_queue)) {
 		f->refs++;
@@ -429,9 +428,7 @@ static void look_at_hold(struct tensor_hold *h)
 	struct weight_store *s = h->group->store;
 
 	if (holders_any(derived_file_fd(h->file)) > 0) {
-		h->pause_ms = h->pause_ms * 2 > TREE_PROBE_MS_MAX ?
-				      TREE_PROBE_MS_MAX :
-				      h->pause_ms * 2;
+		h->pause_ms = longer_pause(h->pause_ms);
 		h->due_ms = clock_monotonic_ms() + h->pause_ms;
 		store_lock(s);
 		list_add_tail(&s->holds, &h->in_queue);

@@ -664,8 +664,7 @@ static int attempt_wait(struct attempt *a, const struct weight_waiter *waiter,
 	int r = 1;
 
 	while (r > 0) {
-		bool interrupted = waiter && waiter->interrupted &&
-				   waiter->interrupted(waiter->arg);
+		bool interrupted = waiter_interrupted(waiter);
 		bool late = clock_monotonic_ms() > a->deadline_ms + GRACE_MS;
 
 		store_lock(s);

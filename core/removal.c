@@ -24,6 +24,15 @@
 #define RETRY_MS 1000
 #define SETTLE_MS 50
 
+#define FILES_PATH_LEN (2 + 1 + DIGEST_HEX_LEN + 1 + sizeof(TREE_FILES_NAME))
+
+/* A group's files, below STORE/groups. */
+static void files_path(const char *hex, char ret[static FILES_PATH_LEN])
+{
+	(void)snprintf(ret, FILES_PATH_LEN, "%.2s/%s/" TREE_FILES_NAME, hex,
+		       hex);
+}
+
 /* ---- Deleting what is left of a DELETING revision ---- */
 
 struct deletion {
@@ -35,13 +44,12 @@ struct deletion {
 /* One batch; *ret_done when nothing is left on disk. */
 static int delete_batch(struct weight_store *s, const char *hex, bool *ret_done)
 {
-	char path[2 + 1 + DIGEST_HEX_LEN + 1 + sizeof(TREE_FILES_NAME)];
+	char path[FILES_PATH_LEN];
 	auto_fd int fd = -1;
 	bool empty = true;
 	int r;
 
-	(void)snprintf(path, sizeof(path), "%.2s/%s/" TREE_FILES_NAME, hex,
-		       hex);
+	files_path(hex, path);
 	fd = openat(s->groups_fd, path,
 		    O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0 && errno != ENOENT)
@@ -396,14 +404,13 @@ static int note_revisions(struct weight_store *s, struct map *known)
 
 static bool has_files(struct weight_store *s, const struct weight_identity *id)
 {
-	char path[2 + 1 + DIGEST_HEX_LEN + 1 + sizeof(TREE_FILES_NAME)];
+	char path[FILES_PATH_LEN];
 	char hex[DIGEST_HEX_LEN + 1];
 	struct stat st;
 
 	if (weight_group_hex(id, hex) < 0)
 		return true;
-	(void)snprintf(path, sizeof(path), "%.2s/%s/" TREE_FILES_NAME, hex,
-		       hex);
+	files_path(hex, path);
 	return fstatat(s->groups_fd, path, &st, AT_SYMLINK_NOFOLLOW) == 0 ||
 	       errno != ENOENT;
 }

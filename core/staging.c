@@ -476,12 +476,6 @@ int weight_group_progress(struct weight_group *group, struct buf *ret)
 
 /* ---- Waiting ---- */
 
-static bool is_interrupted(const struct weight_waiter *waiter)
-{
-	return waiter && waiter->interrupted &&
-	       waiter->interrupted(waiter->arg);
-}
-
 static void tell(const struct weight_waiter *waiter,
 		 const struct staging_need *need)
 {
@@ -531,7 +525,7 @@ static int wait_for_look(struct weight_group *g, struct staging_look *look,
 		store_lock(g->store);
 		g->wait_need = need;
 		store_unlock(g->store);
-		if (is_interrupted(waiter))
+		if (waiter_interrupted(waiter))
 			return -EINTR;
 		if (now >= *next_line_ms) {
 			tell(waiter, &need);
@@ -572,7 +566,7 @@ static int wait_lead(struct weight_group *g, const struct weight_waiter *waiter,
 	if (r == -EBUSY) { /* the tree moves under the walk */
 		buf_release(why);
 		store_pause(g->store, FOLLOW_MS);
-		return is_interrupted(waiter) ? -EINTR : 1;
+		return waiter_interrupted(waiter) ? -EINTR : 1;
 	}
 	if (r == 0)
 		r = wait_for_look(g, &look, waiter, next_line_ms, why);
@@ -610,7 +604,7 @@ static int wait_follow(struct weight_group *g,
 	store_unlock(s);
 	if (r >= 0)
 		return r;
-	if (is_interrupted(waiter))
+	if (waiter_interrupted(waiter))
 		return -EINTR;
 	if (clock_monotonic_ms() >= *next_line_ms) {
 		tell(waiter, &need);

@@ -30,7 +30,6 @@ static void dir_free(struct weight_dir *dir)
 	if (dir->fd >= 0)
 		(void)close(dir->fd);
 	free(dir->name);
-	buf_release(&dir->error);
 	free(dir);
 }
 
@@ -91,7 +90,6 @@ static int dir_new(struct weight_store *s, struct weight_dir *parent,
 	dir->type = st->st_mode & S_IFMT;
 	dir->depth = parent ? parent->depth + 1 : 0;
 	dir->fd = fd;
-	dir->error = (struct buf)BUF_INIT;
 	*ret = dir;
 	return 0;
 }
@@ -101,15 +99,13 @@ static int dir_adopt(struct weight_store *s, struct weight_dir *parent,
 		     const char *name, int fd, struct weight_dir **ret)
 {
 	auto_fd int mine = fd;
-	struct inode_key key = { 0 };
+	struct inode_key key;
 	struct weight_dir *dir;
 	struct stat st;
-	int r = 0;
+	int r = inode_key_of(mine, &st, &key);
 
-	if (fstatat(mine, "", &st, AT_EMPTY_PATH) < 0)
-		return -errno;
-	key.dev = st.st_dev;
-	key.ino = st.st_ino;
+	if (r < 0)
+		return r;
 	store_lock(s);
 	dir = map_find(s->dirs, &key, sizeof(key));
 	if (dir) {

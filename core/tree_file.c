@@ -18,14 +18,6 @@
 #define SEAL_VERSION 1
 #define SEAL_LEN (2 + 8 + 2 + 8 + DIGEST_LEN)
 
-struct weight_file *weight_file_ref(struct weight_file *file)
-{
-	store_lock(file->store);
-	file->refs++;
-	store_unlock(file->store);
-	return file;
-}
-
 static void file_free(struct weight_file *f)
 {
 	if (f->fd >= 0)
@@ -87,15 +79,13 @@ int tree_file_adopt(struct weight_group *g, int fd, struct weight_file **ret)
 {
 	struct weight_store *s = g->store;
 	auto_fd int mine = fd;
-	struct inode_key key = { 0 };
+	struct inode_key key;
 	struct weight_file *f;
 	struct stat st;
-	int r = 0;
+	int r = inode_key_of(mine, &st, &key);
 
-	if (fstatat(mine, "", &st, AT_EMPTY_PATH) < 0)
-		return -errno;
-	key.dev = st.st_dev;
-	key.ino = st.st_ino;
+	if (r < 0)
+		return r;
 
 	store_lock(s);
 	f = map_find(s->files, &key, sizeof(key));

@@ -29,8 +29,10 @@
 #define CORE_TREE_PRIV_H
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/arena.h"
 #include "core/chunk_digest.h"
@@ -88,6 +90,23 @@ struct inode_key {
 	ino_t ino;
 };
 
+/* Its padding is zero: the key is compared byte by byte. */
+static inline int inode_key_of(int fd, struct stat *st, struct inode_key *ret)
+{
+	if (fstatat(fd, "", st, AT_EMPTY_PATH) < 0)
+		return -errno;
+	memset(ret, 0, sizeof(*ret));
+	ret->dev = st->st_dev;
+	ret->ino = st->st_ino;
+	return 0;
+}
+
+static inline bool waiter_interrupted(const struct weight_waiter *waiter)
+{
+	return waiter && waiter->interrupted &&
+	       waiter->interrupted(waiter->arg);
+}
+
 struct weight_dir {
 	unsigned refs; /* [lock] */
 	struct weight_store *store;
@@ -96,8 +115,7 @@ struct weight_dir {
 	struct inode_key key;
 	mode_t type; /* S_IFDIR or S_IFLNK */
 	unsigned depth;
-	int fd;           /* O_PATH */
-	struct buf error; /* [lock] last refusal */
+	int fd; /* O_PATH */
 };
 
 /* What a seal on a backing file says. */

@@ -437,12 +437,6 @@ void weight_tensor_close(struct weight_group *group, struct derived_file *file)
 
 /* ---- Digests on demand ---- */
 
-static bool is_interrupted(const struct weight_waiter *waiter)
-{
-	return waiter && waiter->interrupted &&
-	       waiter->interrupted(waiter->arg);
-}
-
 int tree_hash_range(int fd, uint64_t offset, uint64_t len,
 		    const struct weight_waiter *waiter, struct digest *ret)
 {
@@ -467,7 +461,7 @@ int tree_hash_range(int fd, uint64_t offset, uint64_t len,
 			return r;
 		offset += (uint64_t)n;
 		len -= (uint64_t)n;
-		if (is_interrupted(waiter))
+		if (waiter_interrupted(waiter))
 			return -EINTR;
 	}
 	return digest_stream_finish(d, ret);

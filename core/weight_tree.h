@@ -26,6 +26,7 @@
 #ifndef CORE_WEIGHT_TREE_H
 #define CORE_WEIGHT_TREE_H
 
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -262,7 +263,6 @@ int weight_group_sha256sums(struct weight_group *group,
 
 /* ---- Files below a group ---- */
 
-struct weight_file *weight_file_ref(struct weight_file *file);
 void weight_file_unref(struct weight_file *file); /* accepts NULL; fast */
 DEFINE_CLEANUP(struct weight_file *, weight_file_unref)
 
@@ -332,6 +332,12 @@ int weight_file_sync(struct weight_file *file, bool data_only);
  */
 int weight_file_open(struct weight_file *file, int flags, bool may_block);
 void weight_file_close(struct weight_file *file, int flags);
+
+/* Whether a handle with these flags counts as a writer. */
+static inline bool weight_open_writes(int flags)
+{
+	return (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC);
+}
 
 /* Root of the chunk digests, of a published file. -ENODATA while staged. */
 int weight_file_digest(struct weight_file *file, struct digest *ret);

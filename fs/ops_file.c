@@ -10,11 +10,6 @@
 /* A tensor up to this size is made in no time. */
 #define TENSOR_BYTES_SOON ((uint64_t)4 << 20)
 
-static bool writes(int flags)
-{
-	return (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC);
-}
-
 /*
  * Decides who moves the bytes of this open: the kernel, by a backing id, or we,
  * by a descriptor of our own. may block in the second case.
@@ -26,7 +21,7 @@ static int open_backing(struct handle *handle, int path_fd,
 
 	passthrough_attach(handle->fs, handle->node, path_fd, &id);
 	handle->attached = true;
-	fi->noflush = !writes(handle->flags);
+	fi->noflush = !weight_open_writes(handle->flags);
 	metrics_add(METRIC_OPENS, 1);
 	if (id > 0) {
 		metrics_add(METRIC_PASSTHROUGH_OPENS, 1);
@@ -54,13 +49,6 @@ static void call_reply_opened(struct call *call)
 	reply_opened(call->req, take_ptr(call->handle), &call->fi);
 }
 
-static int truncate_file(struct weight_file *file)
-{
-	const struct weight_setattr set = { .set_size = true };
-
-	return weight_file_setattr(file, &set);
-}
-
 /* Opens the handle's file. On failure the handle may be closed as it is. */
 static int open_file(struct handle *handle, bool may_block,
 		     struct fuse_file_info *fi)
@@ -71,11 +59,7 @@ static int open_file(struct handle *handle, bool may_block,
 	if (r < 0)
 		return r;
 	handle->opened = true;
-	if (handle->flags & O_TRUNC)
-		r = truncate_file(file);
-	if (r == 0)
-		r = open_backing(handle, weight_file_fd(file), fi);
-	return r;
+	return open_backing(handle, weight_file_fd(file), fi);
 }
 
 static int act_open(struct call *call)
@@ -130,7 +114,7 @@ static void open_later(fuse_req_t req, struct node *node,
 		return;
 	call->fi = *fi;
 	call->flags = (unsigned)fi->flags;
-	if (node->kind == NODE_FILE && writes(fi->flags))
+	if (node->kind == NODE_FILE && weight_open_writes(fi->flags))
 		call->enters = CALL_ENTERS_NODE;
 	if (is_large_tensor(node))
 		call_submit_slow(call);
@@ -192,13 +176,14 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	struct node *node = node_of(fs, ino);
 
 	fi->fh = 0;
-	if (writes(fi->flags) && node_is_published(node)) {
+	if (weight_open_writes(fi->flags) && node_is_published(node)) {
 		reply_refused(req, -EROFS, node, NULL, "");
 		return;
 	}
 	switch (node->kind) {
 	case NODE_FILE:
-		if (!writes(fi->flags) && passthrough_wanted(fs, node))
+		if (!weight_open_writes(fi->flags) &&
+		    passthrough_wanted(fs, node))
 			open_now(req, node, fi);
 		else
 			open_later(req, node, act_open, fi);
@@ -208,7 +193,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		return;
 	case NODE_ROOT_TEXT:
 	case NODE_GROUP_TEXT:
-		if (writes(fi->flags))
+		if (weight_open_writes(fi->flags))
 			reply_refused(req, -EPERM, node, NULL,
 				      "this file belongs to the filesystem");
 		else

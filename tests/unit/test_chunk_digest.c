@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/chunk_digest.h"
+#include "core/metrics.h"
 #include "core/util.h"
 #include "fault.h"
 #include "suite.h"
@@ -145,11 +146,11 @@ static const uint64_t sizes[] = {
 START_TEST(every_size_has_the_digests_of_its_chunks)
 {
 	auto_fd int fd = scratch_file(0);
-	uint64_t before = chunk_digest_chunks_total();
+	uint64_t before = metrics_get(METRIC_CHUNKS_HASHED);
 
 	fill(fd, sizes[_i]);
 	digest_and_expect(fd, sizes[_i]);
-	ck_assert_uint_eq(chunk_digest_chunks_total() - before,
+	ck_assert_uint_eq(metrics_get(METRIC_CHUNKS_HASHED) - before,
 			  chunk_count(sizes[_i]));
 }
 END_TEST
@@ -158,13 +159,13 @@ START_TEST(holes_are_neither_read_nor_hashed)
 {
 	auto_fd int fd = scratch_file(0);
 	uint64_t size = 6 * CHUNK_BYTES + 4097;
-	uint64_t before = chunk_digest_chunks_total();
+	uint64_t before = metrics_get(METRIC_CHUNKS_HASHED);
 
 	ck_assert_int_eq(ftruncate(fd, (off_t)size), 0);
 	ck_assert_int_eq(pwrite(fd, "x", 1, 2 * CHUNK_BYTES + 5), 1);
 	for (int i = 0; i < 2; i++)
 		digest_and_expect(fd, size);
-	ck_assert_uint_eq(chunk_digest_chunks_total() - before, 2);
+	ck_assert_uint_eq(metrics_get(METRIC_CHUNKS_HASHED) - before, 2);
 }
 END_TEST
 
@@ -301,7 +302,7 @@ START_TEST(a_canceled_job_calls_back_once)
 	(void)pthread_barrier_init(&gate, NULL, 2);
 	ck_assert_int_eq(workers_new("one", 1, 0, &one), 0);
 	fill(fd, 2 * CHUNK_BYTES);
-	before = chunk_digest_chunks_total();
+	before = metrics_get(METRIC_CHUNKS_HASHED);
 	workers_submit(one, &first);
 	ck_assert_int_eq(chunk_job_start(one, fd, 2 * CHUNK_BYTES, note_outcome,
 					 &o, &job),
@@ -313,7 +314,7 @@ START_TEST(a_canceled_job_calls_back_once)
 	workers_free(take_ptr(one));
 	ck_assert_uint_eq(o.calls, 1);
 	ck_assert_ptr_null(o.list);
-	ck_assert_uint_eq(chunk_digest_chunks_total(), before);
+	ck_assert_uint_eq(metrics_get(METRIC_CHUNKS_HASHED), before);
 }
 END_TEST
 

@@ -341,6 +341,30 @@ START_TEST(an_emptied_staging_tree_leaves_nothing)
 }
 END_TEST
 
+START_TEST(the_other_door_tells_and_removes_the_same)
+{
+	struct weight_group *g = published("7");
+	const struct weight_identity *id = weight_group_identity(g);
+	struct weight_metadata *m = NULL;
+	uint64_t size = 0;
+	bool exists = false;
+
+	ck_assert_int_eq(weight_is_exist(store, id, &exists), 0);
+	ck_assert(exists);
+	ck_assert_int_eq(weight_get_size(store, id, &size), 0);
+	ck_assert_uint_eq(size, sizeof(model) - 1);
+	ck_assert_int_eq(weight_remove(store, id, 1, &why), -ECANCELED);
+	ck_assert_int_eq(weight_remove(store, id, 2, &why), 0);
+	ck_assert_int_eq(weight_is_exist(store, id, &exists), 0);
+	ck_assert(!exists);
+	ck_assert_int_eq(weight_get_size(store, id, &size), -EINPROGRESS);
+	ck_assert_int_eq(weight_get_metadata(store, id, &m), 0);
+	ck_assert_int_ne(m->availability, WEIGHT_READY);
+	weight_metadata_free(m);
+	weight_group_unref(g);
+}
+END_TEST
+
 START_TEST(a_second_owner_is_refused)
 {
 	struct weight_store *second = NULL;
@@ -369,6 +393,7 @@ Suite *suite(void)
 	tcase_add_test(t,
 		       a_restart_finds_what_was_published_and_what_was_staged);
 	tcase_add_test(t, an_emptied_staging_tree_leaves_nothing);
+	tcase_add_test(t, the_other_door_tells_and_removes_the_same);
 	tcase_add_test(t, a_second_owner_is_refused);
 	suite_add_tcase(s, t);
 	return s;
