@@ -19,13 +19,21 @@
 #define HELP_COLUMNS 80
 #define HELP_INDENT 8
 
-#define DERIVED_BYTES_MAX ((uint64_t)1 << 50)
-#define DERIVED_SHARE 8 /* a quarter of the half that pinning may have */
+#define SIZE_BYTES_MAX ((uint64_t)1 << 50)
+#define MEMORY_SHARE 2  /* of what the daemon may use */
+#define DERIVED_SHARE 4 /* of what pinning may have */
 
 /* clang-format off */
 static const struct config_choice durabilities[] = {
+	{ "writeback",    CONFIG_DURABILITY_WRITEBACK },
 	{ "writethrough", CONFIG_DURABILITY_WRITETHROUGH },
 	{ "none",         CONFIG_DURABILITY_NONE },
+	{ NULL, 0 },
+};
+
+static const struct config_choice directs[] = {
+	{ "refuse", CONFIG_DIRECT_REFUSE },
+	{ "allow",  CONFIG_DIRECT_ALLOW },
 	{ NULL, 0 },
 };
 
@@ -86,26 +94,59 @@ static const struct config_choice migration_modes[] = {
 #define AT(field) .offset = offsetof(struct config, field)
 
 static const struct config_option options[] = {
+	{ "memory", &config_type_size, AT(memory_bytes),
+	  .min = 0, .max = SIZE_BYTES_MAX, .initial = "0",
+	  .help = "Memory in which files of hot revisions are held. 0 is half "
+		  "of the memory that the daemon may use." },
+	{ "headroom", &config_type_size, AT(headroom_bytes),
+	  .min = 0, .max = SIZE_BYTES_MAX, .initial = "0",
+	  .help = "The part of memory that published revisions leave free for "
+		  "what is being copied in." },
+	{ "derived", &config_type_size, AT(derived_bytes),
+	  .min = 0, .max = SIZE_BYTES_MAX, .initial = "0",
+	  .help = "Memory for files that are made on demand, such as single "
+		  "tensors. 0 is a quarter of memory." },
 	{ "durability", &config_type_choice, AT(durability),
-	  .choices = durabilities, .initial = "writethrough",
-	  .help = "With writethrough, publishing makes all bytes durable "
-		  "first, so that a published revision survives a power loss. "
+	  .choices = durabilities, .initial = "writeback",
+	  .help = "With writeback, a revision is published first, then "
+		  "written to the disk and read back, after which its "
+		  "attribute durable is yes: it survives a power loss. "
+		  "With writethrough, publishing makes it durable first. "
 		  "With none, nothing waits for the disk and a power loss may "
 		  "take everything: for scratch." },
+	{ "io_limit", &config_type_size, AT(io_limit),
+	  .min = 0, .max = SIZE_BYTES_MAX, .initial = "0",
+	  .help = "Bytes a second that the daemon reads and writes by itself: "
+		  "to read ahead, to read back, to scrub and to fill memory. "
+		  "What users read and write doesn't count. 0 is no limit." },
 	{ "publish_wait", &config_type_time, AT(publish_wait_ms),
-	  .min = 0, .max = CONFIG_PUBLISH_WAIT_MS_MAX, .initial = "5s",
+	  .min = 0, .max = CONFIG_WAIT_MS_MAX, .initial = "5s",
 	  .help = "How long the rename that publishes a revision may work "
 		  "before it gives up with EAGAIN and changes nothing." },
+	{ "open_wait", &config_type_time, AT(open_wait_ms),
+	  .min = 0, .max = CONFIG_WAIT_MS_MAX, .initial = "10s",
+	  .help = "How long opening a file waits while its bytes are verified "
+		  "after a power loss or a change from outside, before it "
+		  "gives up with EINPROGRESS." },
 	{ "lease_ttl", &config_type_time, AT(lease_ttl_ms),
 	  .min = WEIGHT_LEASE_TTL_MS_MIN, .max = WEIGHT_LEASE_TTL_MS_MAX,
 	  .initial = "24h",
 	  .help = "How long a lease on a revision in use lasts unless it is "
 		  "renewed, at most 24h." },
-	{ "derived", &config_type_size, AT(derived_bytes),
-	  .min = 0, .max = DERIVED_BYTES_MAX, .initial = "0",
-	  .help = "Memory for files that are made on demand, such as single "
-		  "tensors. 0 is an eighth of the memory that the daemon may "
-		  "use." },
+	{ "direct", &config_type_choice, AT(direct),
+	  .choices = directs, .initial = "refuse",
+	  .help = "Whether a file that is all held in memory can be opened "
+		  "with O_DIRECT, which reads it from the disk. Where it is "
+		  "refused with EINVAL, most programs go on without O_DIRECT "
+		  "and read from memory." },
+	{ "scrub", &config_type_time, AT(scrub_every_ms),
+	  .min = 0, .max = CONFIG_SCRUB_EVERY_MS_MAX, .initial = "720h",
+	  .help = "How often all bytes of each revision are checked against "
+		  "their digests. 0 is never." },
+	{ "scrub_rate", &config_type_size, AT(scrub_rate),
+	  .min = 0, .max = SIZE_BYTES_MAX, .initial = "100M",
+	  .help = "Bytes a second that are read for that. 0 is no limit but "
+		  "that of io_limit." },
 	{ "passthrough", &config_type_choice, AT(passthrough),
 	  .choices = passthroughs, .initial = "auto",
 	  .help = "Whether the kernel reads published files without asking "
@@ -551,8 +592,15 @@ int config_help(struct buf *out)
 	return 0;
 }
 
+uint64_t config_memory_bytes(const struct config *cfg, uint64_t usable_bytes)
+{
+	return cfg->memory_bytes ? cfg->memory_bytes :
+				   usable_bytes / MEMORY_SHARE;
+}
+
 uint64_t config_derived_bytes(const struct config *cfg, uint64_t usable_bytes)
 {
-	return cfg->derived_bytes ? cfg->derived_bytes :
-				    usable_bytes / DERIVED_SHARE;
+	return cfg->derived_bytes ?
+		       cfg->derived_bytes :
+		       config_memory_bytes(cfg, usable_bytes) / DERIVED_SHARE;
 }

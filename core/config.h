@@ -34,11 +34,19 @@
 
 #define CONFIG_FILE_BYTES_MAX ((size_t)64 << 10)
 #define CONFIG_LIST_BYTES_MAX ((size_t)64 << 10)
-#define CONFIG_PUBLISH_WAIT_MS_MAX 3600000 /* 1 hour */
+#define CONFIG_WAIT_MS_MAX 3600000             /* 1 hour */
+#define CONFIG_SCRUB_EVERY_MS_MAX 315360000000 /* 87600 hours */
 
 enum config_durability {
-	CONFIG_DURABILITY_WRITETHROUGH,
+	CONFIG_DURABILITY_WRITEBACK,    /* soon after publishing */
+	CONFIG_DURABILITY_WRITETHROUGH, /* before a revision is published */
 	CONFIG_DURABILITY_NONE,
+};
+
+/* What an O_DIRECT open of a file that is all in memory gets. */
+enum config_direct {
+	CONFIG_DIRECT_REFUSE,
+	CONFIG_DIRECT_ALLOW,
 };
 
 enum config_passthrough {
@@ -70,10 +78,17 @@ enum config_log {
 };
 
 struct config {
+	uint64_t memory_bytes;   /* 0: see config_memory_bytes() */
+	uint64_t headroom_bytes; /* of memory_bytes */
+	uint64_t derived_bytes;  /* 0: see config_derived_bytes() */
 	enum config_durability durability;
+	uint64_t io_limit; /* bytes a second; 0: none */
 	uint64_t publish_wait_ms;
+	uint64_t open_wait_ms;
 	uint64_t lease_ttl_ms;
-	uint64_t derived_bytes; /* 0: see config_derived_bytes() */
+	enum config_direct direct;
+	uint64_t scrub_every_ms; /* 0: never */
+	uint64_t scrub_rate;     /* bytes a second; 0: no limit */
 	enum config_passthrough passthrough;
 	enum config_control control;
 	struct mode_change publish_mode;
@@ -130,9 +145,11 @@ int config_print(const struct config *cfg, struct buf *out);
 int config_help(struct buf *out);
 
 /*
- * The limit for derived files on a machine where the daemon may use
- * usable_bytes of memory.
+ * The limits for pinned memory and for derived files on a machine where the
+ * daemon may use usable_bytes of memory: half of it, and a quarter of the
+ * former, unless they were given.
  */
+uint64_t config_memory_bytes(const struct config *cfg, uint64_t usable_bytes);
 uint64_t config_derived_bytes(const struct config *cfg, uint64_t usable_bytes);
 
 /*

@@ -14,6 +14,7 @@
 
 /* choice_parse() stores an int in fields of these types. */
 static_assert(sizeof(enum config_durability) == sizeof(int), "enum is int");
+static_assert(sizeof(enum config_direct) == sizeof(int), "enum is int");
 static_assert(sizeof(enum weight_residency) == sizeof(int), "enum is int");
 static_assert(sizeof(enum log_level) == sizeof(int), "enum is int");
 

@@ -61,8 +61,10 @@ void keeper_hold_locked(struct weight_group *g)
 void keeper_drop_locked(struct weight_group *g)
 {
 	assert(g->holders > 0);
-	if (--g->holders == 0)
+	if (--g->holders == 0) {
 		g->idle_since_ms = clock_monotonic_ms();
+		upkeep_poke_locked(g);
+	}
 	(void)pthread_cond_broadcast(&g->changed);
 }
 
@@ -253,7 +255,7 @@ static int open_read_locked(struct weight_file *f)
 
 	switch (g->state) {
 	case WEIGHT_GROUP_PUBLISHED:
-		if (g->removing || !lease_is_live_locked(g))
+		if (g->removing || g->unpinning || !lease_is_live_locked(g))
 			return 1;
 		break;
 	case WEIGHT_GROUP_STAGED:
@@ -265,7 +267,30 @@ static int open_read_locked(struct weight_file *f)
 	}
 	f->readers++;
 	keeper_hold_locked(g);
+	if (f->trust == TREE_GOOD && f->type == S_IFREG &&
+	    g->state == WEIGHT_GROUP_PUBLISHED)
+		tree_prefetch_want_locked(f);
 	return 0;
+}
+
+/* Loaders that meet it read through the cache instead, which is memory. */
+static int check_direct(struct weight_file *f, int flags)
+{
+	struct weight_store *s = f->store;
+	bool hot;
+
+	if (!(flags & O_DIRECT) || s->config->direct == CONFIG_DIRECT_ALLOW)
+		return 0;
+	store_lock(s);
+	hot = f->group->state == WEIGHT_GROUP_PUBLISHED &&
+	      tree_file_is_hot_locked(f);
+	store_unlock(s);
+	if (hot)
+		weight_group_set_error(f->group,
+				       "the file is all in memory, so reading "
+				       "it past the cache is refused (option "
+				       "direct)");
+	return hot ? -EINVAL : 0;
 }
 
 int weight_file_open(struct weight_file *file, int flags, bool may_block)
@@ -275,13 +300,18 @@ int weight_file_open(struct weight_file *file, int flags, bool may_block)
 
 	if (weight_open_writes(flags))
 		return open_write(file, flags);
+	r = check_direct(file, flags);
+	if (r == 0)
+		r = tree_trust_open(file, may_block);
+	if (r < 0)
+		return r;
 	for (;;) {
 		store_lock(file->store);
 		r = open_read_locked(file);
 		g = file->group;
 		if (r == 1 && may_block)
 			g->refs++;
-		while (r == 1 && may_block && g->removing)
+		while (r == 1 && may_block && (g->removing || g->unpinning))
 			store_wait_locked(g->store, &g->changed, IDLE_MS);
 		store_unlock(file->store);
 		if (r <= 0)
@@ -370,7 +400,9 @@ static void look_for_readers(struct weight_file *f)
 	if (!asked)
 		return;
 	if (!opened)
-		r = holders_any(f->fd);
+		r = tree_file_held(f, 0);
+	if (r == 0 && !opened)
+		tree_prefetch_stop(f);
 	store_lock(s);
 	if (r > 0 || is_short(r)) {
 		look_again_locked(f);
@@ -693,7 +725,7 @@ static int settle_files(struct weight_group *g)
 	for (size_t i = 0; i < look.count; i++) {
 		struct weight_file *f = look.files[i];
 
-		if (holders_any(f->fd) <= 0)
+		if (tree_file_held(f, 0) <= 0)
 			continue;
 		store_lock(g->store);
 		if (!f->maybe_mapped) {

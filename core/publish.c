@@ -241,6 +241,12 @@ static int probe_all(struct attempt *a)
 
 /* ---- Everything is known and on the disk ---- */
 
+/* What is on its way into memory may arrive, but nobody waits long for it. */
+static bool is_late(const struct attempt *a)
+{
+	return clock_monotonic_ms() >= a->drained_ms;
+}
+
 static int prepare(struct attempt *a)
 {
 	struct staging_need need;
@@ -249,7 +255,8 @@ static int prepare(struct attempt *a)
 		staging_need(a->g, &a->look, &need);
 		if (need.failed)
 			break;
-		if (staging_need_nothing(&need))
+		if (staging_need_nothing(&need) &&
+		    (!staging_need_only_pins(&need) || is_late(a)))
 			return staging_sync_dirs(a->g, &a->look);
 		if (is_given_up(a))
 			return -EINTR;
@@ -354,9 +361,15 @@ static int write_all(int fd, const struct buf *text)
 	return 0;
 }
 
+/* Whether the store is to outlive the machine. */
+static bool is_kept(const struct weight_store *s)
+{
+	return s->config->durability != CONFIG_DURABILITY_NONE && !s->scratch;
+}
+
 static int write_manifest(struct weight_group *g, const struct buf *text)
 {
-	bool durable = g->store->config->durability != CONFIG_DURABILITY_NONE;
+	bool durable = is_kept(g->store);
 	auto_fd int dir =
 		openat(g->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	auto_fd int fd = -1;
@@ -379,21 +392,6 @@ static int write_manifest(struct weight_group *g, const struct buf *text)
 	if (durable)
 		metrics_add(METRIC_FSYNCS, 2);
 	return r;
-}
-
-/* The group's directory is named in two more, which have to know it. */
-static int sync_places(struct weight_group *g)
-{
-	char prefix[] = { g->hex[0], g->hex[1], '\0' };
-	auto_fd int fd = openat(g->store->groups_fd, prefix,
-				O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	if (g->store->config->durability == CONFIG_DURABILITY_NONE)
-		return 0;
-	if (fd < 0 || fsync(fd) < 0 || fsync(g->store->groups_fd) < 0)
-		return -errno;
-	metrics_add(METRIC_FSYNCS, 2 + WEIGHT_TREE_LINEAGE_DEPTH + 1);
-	return tree_dir_sync(g->lineage);
 }
 
 /* Changes modes as publish_mode= says, or back again; the root's, too. */
@@ -436,28 +434,55 @@ static bool begin_commit(struct attempt *a)
 	return may;
 }
 
+/* The residency that is true, and whether it has to become another. */
+static void settle_pins(struct attempt *a, struct weight_publication *p)
+{
+	struct weight_group *g = a->g;
+	struct weight_store *s = g->store;
+	struct weight_residence truth = { .residency = WEIGHT_COLD };
+	bool hot = s->can_pin;
+
+	store_lock(s);
+	g->logical_bytes = p->manifest.logical_bytes;
+	store_unlock(s);
+	for (size_t i = 0; i < a->look.count; i++)
+		hot &= tree_pin_settle(a->look.files[i]);
+	if (p->manifest.logical_bytes > 0)
+		(void)weight_group_residence(g, &truth);
+	else if (hot && s->config->policy.preferred == WEIGHT_HOT)
+		truth = (struct weight_residence){ .residency = WEIGHT_HOT,
+						   .hot_ratio = 1.0 };
+	p->residency = truth.residency;
+	p->observed_hot_ratio = truth.hot_ratio;
+	p->converges = p->policy.preferred == WEIGHT_HOT && s->can_pin;
+	p->durable = is_kept(s) &&
+		     s->config->durability == CONFIG_DURABILITY_WRITETHROUGH;
+}
+
 static int commit(struct attempt *a, const struct publish_result *result)
 {
 	struct weight_group *g = a->g;
 	struct weight_store *s = g->store;
-	const struct weight_publication publication = {
+	struct weight_publication publication = {
 		.identity = *g->identity,
 		.manifest = result->ref,
 		.policy = s->config->policy,
 		.affinity_count = result->affinity_count,
 		.affinity_digest = result->affinity_digest,
-		.residency = WEIGHT_COLD,
-		.durable = s->config->durability != CONFIG_DURABILITY_NONE,
 	};
-	int r;
+	int r = write_manifest(g, &result->text);
 
-	if ((r = write_manifest(g, &result->text)) < 0 ||
-	    (r = sync_places(g)) < 0)
+	if (r == 0 && is_kept(s))
+		r = tree_group_sync_places(g);
+	if (r < 0)
 		return r;
+	settle_pins(a, &publication);
 	if (!begin_commit(a))
 		return -EINTR;
 	if (s->config->publish_mode.count > 0)
 		set_modes(a, false);
+	/* Without them all is verified once more, and that is all. */
+	(void)tree_stamps_make(g, &a->look);
 	a->decided = true;
 	(void)pthread_mutex_lock(&s->namespace_lock);
 	metrics_add(METRIC_METADATA_COMMITS, 1);
@@ -600,8 +625,8 @@ static void *attempt_main(void *arg)
 	if (r == 0) {
 		warn_private(a);
 		settle(a);
+		(void)upkeep_want(g);
 		metrics_add(METRIC_PUBLISHES, 1);
-		removal_count(WEIGHT_READY, WEIGHT_COLD, 1);
 		weight_group_set_error(g, "");
 	} else {
 		metrics_add(METRIC_PUBLISH_FAILURES, 1);

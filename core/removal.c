@@ -15,14 +15,16 @@
 
 #include "core/clock.h"
 #include "core/dir.h"
-#include "core/holders.h"
 #include "core/log.h"
 #include "core/metrics.h"
+#include "core/step.h"
 #include "core/tree_priv.h"
 #include "core/weight_key.h"
 
 #define RETRY_MS 1000
 #define SETTLE_MS 50
+/* How long a round of upkeep may take to notice that it is in the way. */
+#define YIELD_MS 5000
 
 #define FILES_PATH_LEN (2 + 1 + DIGEST_HEX_LEN + 1 + sizeof(TREE_FILES_NAME))
 
@@ -57,6 +59,7 @@ static int delete_batch(struct weight_store *s, const char *hex, bool *ret_done)
 	if (fd >= 0) {
 		r = payload_remove_batch(fd, WEIGHT_DELETE_BATCH_MAX, &empty,
 					 NULL);
+		step("removal: batch");
 		if (r < 0)
 			return r;
 	}
@@ -92,10 +95,7 @@ static int delete_some(struct weight_store *s, const struct weight_identity *id,
 		return r;
 	metrics_add(METRIC_METADATA_COMMITS, 1);
 	r = wms_delete_finish(s->records, id, 0, clock_realtime_ms(), NULL);
-	if (r == 0) {
-		removal_count(WEIGHT_DELETING, WEIGHT_COLD, -1);
-		removal_count(WEIGHT_DELETED, WEIGHT_ABSENT, 1);
-	}
+	step("removal: tombstone");
 	return r;
 }
 
@@ -149,6 +149,8 @@ static int close_door(struct weight_group *g)
 	int r = 0;
 
 	store_lock(g->store);
+	while (g->unpinning)
+		store_wait_locked(g->store, &g->changed, SETTLE_MS);
 	if (g->state != WEIGHT_GROUP_PUBLISHED)
 		r = -ENOENT;
 	else if (g->removing)
@@ -218,11 +220,7 @@ static int check_mappings(struct weight_group *g, struct buf *why)
 		return 0;
 	}
 	for (size_t i = 0; r == 0 && i < look.count; i++) {
-		held = holders_any(look.files[i]->fd);
-		if (held > 0)
-			held = holders_any_settle(look.files[i]->fd,
-						  clock_monotonic_ms() +
-							  SETTLE_MS);
+		held = tree_file_held(look.files[i], SETTLE_MS);
 		if (held > 0 || is_short(held))
 			break;
 	}
@@ -244,6 +242,13 @@ static int decide(struct weight_group *g, uint64_t expected, bool *ret_held,
 	struct weight_store *s = g->store;
 	int r;
 
+	/* What the daemon itself does with the files ends first. */
+	tree_group_prefetch_stop(g);
+	if (!upkeep_yield(g, YIELD_MS)) {
+		(void)buf_printf(why, "it is being written to the disk; try "
+				      "again");
+		return -EBUSY;
+	}
 	r = check_handles(g);
 	if (r == 0)
 		r = check_mappings(g, why);
@@ -304,9 +309,10 @@ int weight_group_remove(struct weight_group *group,
 	if (r < 0)
 		return r;
 	metrics_add(METRIC_REMOVALS, 1);
-	removal_count(WEIGHT_READY, WEIGHT_COLD, -1);
-	removal_count(WEIGHT_DELETING, WEIGHT_COLD, 1);
 	forget_lease(group);
+	tree_group_prefetch_stop(group);
+	tree_group_unpin(group, true);
+	tree_trust_forget(group);
 	derived_forget(s->derived, group->hex);
 	if (s->removed)
 		s->removed(s->removed_arg, group);
@@ -319,47 +325,6 @@ int weight_group_remove(struct weight_group *group,
 }
 
 /* ---- At the start ---- */
-
-static enum metric availability_metric(enum weight_availability a)
-{
-	switch (a) {
-	case WEIGHT_IMPORTING:
-		return METRIC_REVISIONS_IMPORTING;
-	case WEIGHT_READY:
-		return METRIC_REVISIONS_READY;
-	case WEIGHT_DEGRADED:
-		return METRIC_REVISIONS_DEGRADED;
-	case WEIGHT_DELETING:
-		return METRIC_REVISIONS_DELETING;
-	case WEIGHT_DELETED:
-		break;
-	}
-	return METRIC_REVISIONS_DELETED;
-}
-
-static enum metric residency_metric(enum weight_residency r)
-{
-	switch (r) {
-	case WEIGHT_UNKNOWN:
-		return METRIC_RESIDENCY_UNKNOWN;
-	case WEIGHT_HOT:
-		return METRIC_RESIDENCY_HOT;
-	case WEIGHT_COLD:
-		return METRIC_RESIDENCY_COLD;
-	case WEIGHT_MIXED:
-		return METRIC_RESIDENCY_MIXED;
-	case WEIGHT_ABSENT:
-		break;
-	}
-	return METRIC_RESIDENCY_ABSENT;
-}
-
-void removal_count(enum weight_availability availability,
-		   enum weight_residency residency, int delta)
-{
-	metrics_add(availability_metric(availability), delta);
-	metrics_add(residency_metric(residency), delta);
-}
 
 static int note(struct map *known, const struct weight_identity *id)
 {
@@ -389,7 +354,7 @@ static int note_revisions(struct weight_store *s, struct map *known)
 	int r;
 
 	while ((r = wms_revision_each(s->records, &at, &m)) == 0) {
-		removal_count(m->availability, m->residency, 1);
+		wms_count_found(m);
 		if (m->availability != WEIGHT_DELETED)
 			r = note(known, &m->identity);
 		if (r == 0 && (m->availability == WEIGHT_READY ||

@@ -32,10 +32,16 @@ static bool is_digested(const struct weight_file *f)
 	return f->chunks && f->chunks_version == f->version;
 }
 
+/* Whether publishing waits for the disk; else that comes after it. */
+static bool must_sync(const struct weight_store *s)
+{
+	return s->config->durability == CONFIG_DURABILITY_WRITETHROUGH &&
+	       !s->scratch;
+}
+
 static bool is_synced(const struct weight_file *f)
 {
-	return f->synced_version == f->version ||
-	       f->store->config->durability == CONFIG_DURABILITY_NONE;
+	return f->synced_version == f->version || !must_sync(f->store);
 }
 
 /* ---- Digests ---- */
@@ -72,6 +78,8 @@ static void digest_done(void *arg, int r, struct chunk_list *list)
 	if (job)
 		chunk_job_unref(job);
 	chunk_list_free(drop);
+	if (r == 0)
+		tree_pin_staged(f);
 	weight_file_unref(f);
 	free(ctx);
 }
@@ -183,12 +191,38 @@ static int sync_and_seal(struct weight_file *f, const struct tree_seal *seal)
 	return fsync(fd) < 0 ? -errno : 0;
 }
 
+/* What the device gives has to be what was digested. */
+static int read_back(struct weight_file *f, const struct tree_seal *seal)
+{
+	struct weight_store *s = f->store;
+	cleanup(chunk_list_free_cleanup) struct chunk_list *list = NULL;
+	auto_fd int fd = -1;
+	int r;
+
+	if (!s->abilities.direct)
+		return 0;
+	r = tree_file_reopen(f, O_RDONLY | O_DIRECT, &fd);
+	if (r == 0)
+		r = tree_digest_wait(s, fd, seal->size, NULL, NULL, &list);
+	if (r < 0)
+		return r;
+	metrics_add(METRIC_BYTES_READ_BACK, (int64_t)seal->size);
+	return digest_equal(&list->root, &seal->root) ?
+		       0 :
+		       log_debug(-EIO, "the device has other bytes");
+}
+
 static void sync_run(struct work *work)
 {
 	struct sync_work *w = container_of(work, struct sync_work, work);
 	struct weight_file *f = w->file;
 	struct weight_store *s = f->store;
 	int r = sync_and_seal(f, &w->seal);
+
+	if (r == 0)
+		r = read_back(f, &w->seal);
+	if (r < 0)
+		metrics_add(METRIC_WRITE_BACK_FAILURES, 1);
 
 	store_lock(s);
 	f->syncing = false;
@@ -244,6 +278,31 @@ static void sync_start(struct weight_file *f)
 	workers_submit(s->bulk, &w->work);
 }
 
+/* What is durable is on the disk, and nothing waits for one in vain. */
+static int sync_published(struct weight_file *f, struct weight_group *g)
+{
+	struct weight_store *s = f->store;
+	struct weight_metadata *m = NULL;
+	auto_fd int fd = -1;
+	bool durable;
+	int r;
+
+	if (s->config->durability == CONFIG_DURABILITY_NONE || s->scratch)
+		return 0;
+	r = wms_get(s->records, g->identity, &m);
+	if (r < 0)
+		return r;
+	durable = m->durable;
+	weight_metadata_free(m);
+	if (durable)
+		return 0;
+	r = tree_file_reopen(f, O_RDONLY, &fd);
+	if (r < 0)
+		return r;
+	metrics_add(METRIC_FSYNCS, 1);
+	return errno_of(fsync(fd));
+}
+
 int weight_file_sync(struct weight_file *file, bool data_only)
 {
 	cleanup(weight_group_unref_cleanup) struct weight_group *g =
@@ -254,9 +313,8 @@ int weight_file_sync(struct weight_file *file, bool data_only)
 	bool known;
 	int r;
 
-	/* What is published is on the disk, or was never to be. */
 	if (weight_group_state(g) == WEIGHT_GROUP_PUBLISHED)
-		return 0;
+		return sync_published(file, g);
 	store_lock(file->store);
 	version = file->version;
 	known = file->type == S_IFREG && file->writers == 0 &&
@@ -292,7 +350,7 @@ int staging_sync_dirs(struct weight_group *g, const struct staging_look *look)
 	store_lock(g->store);
 	synced = g->tree_synced == g->tree_version + 1;
 	store_unlock(g->store);
-	if (synced || g->store->config->durability == CONFIG_DURABILITY_NONE)
+	if (synced || !must_sync(g->store))
 		return 0;
 	r = payload_sync_dirs(g->files_fd, look->payload);
 	if (r < 0)
@@ -394,6 +452,8 @@ static void need_of_locked(struct weight_file *f, uint64_t size,
 	}
 	if (!is_synced(f))
 		need->unsynced++;
+	if (f->pin_pending)
+		need->pinning++;
 	if (f->job_error < 0 && !need->failed) {
 		need->failed = f;
 		need->error = f->job_error;
@@ -420,6 +480,11 @@ bool staging_need_nothing(const struct staging_need *need)
 	       need->written == 0;
 }
 
+bool staging_need_only_pins(const struct staging_need *need)
+{
+	return staging_need_nothing(need) && need->pinning > 0;
+}
+
 void staging_kick(struct weight_group *g, const struct staging_look *look)
 {
 	for (size_t i = 0; i < look->count; i++) {
@@ -439,13 +504,17 @@ void staging_kick(struct weight_group *g, const struct staging_look *look)
 
 int staging_progress_line(const struct staging_need *need, struct buf *ret)
 {
-	int r = buf_printf(ret,
-			   "digests: %.1f of %.1f MiB, %zu of %zu files; "
-			   "written back: %zu of %zu files",
+	int r = buf_printf(ret, "digests: %.1f of %.1f MiB, %zu of %zu files",
 			   (double)need->digested_bytes / MIB,
 			   (double)need->bytes / MIB,
-			   need->files - need->undigested, need->files,
-			   need->files - need->unsynced, need->files);
+			   need->files - need->undigested, need->files);
+
+	if (r == 0 && need->unsynced)
+		r = buf_printf(ret, "; written back: %zu of %zu files",
+			       need->files - need->unsynced, need->files);
+	if (r == 0 && need->pinning)
+		r = buf_printf(ret, "; into memory: %zu files left",
+			       need->pinning);
 
 	if (r == 0 && need->written)
 		r = buf_printf(ret, "; waiting for %zu open for writing",
@@ -461,7 +530,7 @@ int weight_group_progress(struct weight_group *group, struct buf *ret)
 	int r;
 
 	if (weight_group_state(group) == WEIGHT_GROUP_PUBLISHED)
-		return buf_printf(ret, "nothing is pending");
+		return upkeep_line(group, ret);
 	r = staging_look(group, &look, &why);
 	if (r == 0) {
 		staging_need(group, &look, &need);
@@ -520,7 +589,7 @@ static int wait_for_look(struct weight_group *g, struct staging_look *look,
 		staging_need(g, look, &need);
 		if (need.failed)
 			return say_failed(&need, why);
-		if (staging_need_nothing(&need))
+		if (staging_need_nothing(&need) && need.pinning == 0)
 			return 0;
 		store_lock(g->store);
 		g->wait_need = need;
@@ -635,7 +704,9 @@ int weight_group_wait(struct weight_group *group,
 	store_unlock(group->store);
 	for (;;) {
 		r = wait_check_state(group);
-		if (r <= 0)
+		if (r == 0)
+			return tree_wait_published(group, waiter, why);
+		if (r < 0)
 			return r;
 		r = wait_follow(group, waiter, came, &next_line_ms, &round);
 		if (r == -EINPROGRESS)

@@ -20,6 +20,7 @@
 
 static void file_free(struct weight_file *f)
 {
+	assert(!f->pin && !f->prefetch);
 	if (f->fd >= 0)
 		(void)close(f->fd);
 	chunk_list_free(f->chunks);
@@ -64,6 +65,9 @@ static int file_new(struct weight_group *g, int fd, const struct stat *st,
 	f->type = st->st_mode & S_IFMT;
 	f->fd = fd;
 	f->version = 1;
+	f->object = TREE_NO_OBJECT;
+	f->prefetch_fd = -1;
+	list_init(&f->in_pinned);
 	list_init(&f->in_group);
 	list_init(&f->in_queue);
 	list_init(&f->in_kept);

@@ -15,6 +15,7 @@
 #include "core/holders.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "core/metrics.h"
 #include "core/tree_priv.h"
 #include "core/weight_key.h"
 
@@ -37,6 +38,10 @@ struct weight_group *weight_group_ref(struct weight_group *group)
 
 static void group_free(struct weight_group *g)
 {
+	assert(!g->upkeep && !g->content && list_empty(&g->damages));
+	pins_file_close(g->manifest_pin);
+	stamps_free(g->stamps);
+	free(g->damage_text);
 	weight_tensors_unref(g->tensors);
 	if (g->dirfd >= 0)
 		(void)close(g->dirfd);
@@ -99,6 +104,7 @@ static int group_init(struct weight_group *g, struct weight_store *s,
 	list_init(&g->files);
 	list_init(&g->in_leased);
 	list_init(&g->in_cached);
+	list_init(&g->damages);
 	if ((r = store_cond_init(&g->changed)) < 0 ||
 	    (r = store_cond_init(&g->wait_over)) < 0)
 		return r;
@@ -569,12 +575,26 @@ int tree_group_rmdir(struct weight_store *s, const char *hex)
 	    errno != ENOENT)
 		return -errno;
 	(void)unlinkat(dirfd, FILES_NEW_NAME, AT_REMOVEDIR);
+	(void)unlinkat(dirfd, TREE_STAMPS_NAME ".tmp", 0);
+	(void)unlinkat(dirfd, TREE_STAMPS_NAME, 0);
 	(void)unlinkat(dirfd, TREE_MANIFEST_NAME ".tmp", 0);
 	(void)unlinkat(dirfd, TREE_MANIFEST_NAME, 0);
 	(void)unlinkat(dirfd, TREE_IDENTITY_NAME, 0);
 	if (unlinkat(s->groups_fd, path, AT_REMOVEDIR) < 0 && errno != ENOENT)
 		return -errno;
 	return 0;
+}
+
+int tree_group_sync_places(struct weight_group *g)
+{
+	char prefix[] = { g->hex[0], g->hex[1], '\0' };
+	auto_fd int fd = openat(g->store->groups_fd, prefix,
+				O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0 || fsync(fd) < 0 || fsync(g->store->groups_fd) < 0)
+		return -errno;
+	metrics_add(METRIC_FSYNCS, 2 + WEIGHT_TREE_LINEAGE_DEPTH + 1);
+	return tree_dir_sync(g->lineage);
 }
 
 /* The lineage may have been removed since the caller looked it up. */

@@ -196,6 +196,7 @@ static void forget_if_nameless(struct weight_file *f)
 		chunk_job_cancel(f->job);
 	drop = tree_file_unkeep_locked(f);
 	store_unlock(f->store);
+	tree_pin_drop(f, false);
 	if (drop)
 		weight_file_unref(f);
 }

@@ -14,6 +14,13 @@
  *	publish.c	the publish attempt; publish_manifest.c what it writes
  *	lease_keeper.c	open handles, mappings that outlive them, lease records
  *	removal.c	removing revisions and sweeping what is left of them
+ *	tree_manifest.c	what the manifest of a published group says
+ *	tree_pin.c	files that are held in memory, or brought there
+ *	tree_trust.c	whether the bytes of a published file may be served
+ *	tree_verify.c	finding that out, and mending what can be mended
+ *	tree_wait.c	operations and waits as users see them
+ *	upkeep.c	what goes on with published groups, and upkeep_*.c its
+ *			kinds of work
  *
  * One lock, store->lock, guards all memory that changes; what it guards is
  * marked [lock]. It is held for a few instructions, never across a system
@@ -42,6 +49,9 @@
 #include "core/manifest.h"
 #include "core/map.h"
 #include "core/payload.h"
+#include "core/pins.h"
+#include "core/stamps.h"
+#include "core/store_trial.h"
 #include "core/util.h"
 #include "core/weight_metadata_store.h"
 #include "core/weight_store.h"
@@ -53,6 +63,7 @@
 #define TREE_MANIFEST_NAME "manifest.json"
 #define TREE_IDENTITY_NAME "identity.json"
 #define TREE_FILES_NAME "files"
+#define TREE_STAMPS_NAME "stamps"
 /* Of the backing file: when it was staged, and what it held when synced. */
 #define TREE_SEAL_XATTR "user.weights.seal"
 #define TREE_HOLDER_PREFIX "mount:"
@@ -126,6 +137,32 @@ struct tree_seal {
 	struct digest root;
 };
 
+/* Whether the bytes of a published file are those that were published. */
+enum tree_trust {
+	TREE_UNKNOWN,  /* nobody looked */
+	TREE_GOOD,     /* it looks as its stamp says */
+	TREE_CHECKING, /* it is being read */
+	TREE_DAMAGED,  /* ranges of it are lost, see weight_group.damages */
+	TREE_FOREIGN,  /* the manifest doesn't know it */
+};
+
+#define TREE_NO_OBJECT SIZE_MAX
+
+/* The ranges of one object that are lost, a bit for each chunk. */
+struct tree_damage {
+	struct list in_group;
+	size_t object;
+	uint64_t size;
+	uint64_t chunk_size;
+	size_t chunks; /* in all */
+	size_t bad;
+	unsigned char bits[];
+};
+
+struct prefetch;
+struct prefetcher;
+struct pace;
+
 struct weight_file {
 	unsigned refs; /* [lock] */
 	struct weight_store *store;
@@ -151,6 +188,25 @@ struct weight_file {
 	struct chunk_job *job;
 	int job_error; /* why the last job failed, negative, or 0 */
 
+	/*
+	 * [lock] In memory. A pin or a prefetch is a reference of its own. Who
+	 * works with the pin counts as a user of it meanwhile.
+	 */
+	struct pin_file *pin;
+	unsigned pin_users;
+	bool pin_goes;         /* nobody may begin to use it */
+	bool pin_pending;      /* a tender pins it while it is staged */
+	uint64_t pin_version;  /* of the bytes, when it was bound */
+	struct list in_pinned; /* store->staged_pins, from oldest */
+	struct prefetch *prefetch;
+	int prefetch_fd;        /* its open file, -1: none */
+	uint64_t prefetched_ms; /* when one was last begun */
+	bool prefetching;       /* a worker begins or ends one */
+
+	/* [lock] Of a published file. */
+	enum tree_trust trust;
+	size_t object; /* in the manifest, or TREE_NO_OBJECT */
+
 	/* [lock] The keeper's. On its queue means one reference. */
 	struct list in_queue;
 	uint64_t due_ms;
@@ -175,6 +231,7 @@ struct staging_need {
 	uint64_t digested_bytes;
 	size_t unsynced;
 	size_t written;             /* open for writing */
+	size_t pinning;             /* on their way into memory */
 	struct weight_file *failed; /* borrowed from the look, or NULL */
 	int error;                  /* why it failed */
 };
@@ -199,6 +256,27 @@ struct weight_tensors {
 	size_t file_count;
 	struct arena strings;
 };
+
+/* What a manifest says about the objects of a group. Read-only. */
+struct tree_object {
+	const char *path; /* the first of its names */
+	uint64_t size;
+	const struct digest *chunks;
+	size_t chunk_count;
+	uint64_t chunk_size;
+	uint64_t units; /* affinity units that lie in it */
+};
+
+struct tree_content {
+	unsigned refs; /* [lock] */
+	struct weight_group *group;
+	struct manifest *manifest;
+	struct tree_object *objects;
+	size_t count;
+	uint64_t bytes;
+};
+
+struct upkeep;
 
 struct weight_group {
 	unsigned refs;                 /* [lock] */
@@ -231,11 +309,24 @@ struct weight_group {
 	bool lease_busy;   /* a worker is changing the record */
 	bool given_up;     /* [lock] nobody waits for the attempt any more */
 	bool removing;     /* a removal is looking around */
+	bool unpinning;    /* opens wait until it is out of memory */
+	unsigned tending;  /* the daemon itself is at its files */
 	uint64_t lease_id; /* 0: no record */
 	uint64_t lease_expires_ms;
 	/* Monotonic; when holders became 0, or a renewal failed last. */
 	uint64_t idle_since_ms;
 	struct list in_leased; /* store->leased while lease_id != 0 */
+
+	/* [lock] Of a published group. */
+	struct stamps *stamps;        /* NULL: not read yet */
+	struct list damages;          /* struct tree_damage */
+	char *damage_text;            /* NULL: whole */
+	bool damage_ref;              /* a reference of its own while damaged */
+	struct tree_content *content; /* weak */
+	struct upkeep *upkeep;        /* what goes on with it; weak */
+	struct pin_file *manifest_pin;
+	uint64_t logical_bytes; /* 0: not known yet, or none */
+	bool durable;           /* what the record said last */
 
 	/* [lock] Read from the manifest when first asked for. */
 	struct weight_tensors *tensors;
@@ -252,11 +343,19 @@ struct weight_store {
 	struct weight_metadata_store *records;
 	struct workers *workers; /* whatever waits for the disk */
 	struct workers *hashers; /* one per core, at low priority */
+	struct workers *tenders; /* pins, write-back, checks: may take long */
 	struct workers *bulk;    /* fsync of files, deletions: may take long */
 	struct derived *derived;
 	char holder[WEIGHT_COMPONENT_MAX + 1];
 	uint64_t epoch; /* of the boots that ended uncleanly */
 	bool can_lease;
+	bool scratch; /* on memory: nothing of it is ever durable */
+	bool can_pin; /* memory can be locked */
+	struct store_abilities abilities;
+	struct pins *pins;
+	struct prefetcher *prefetcher;
+	struct pace *pace;       /* io_limit= */
+	struct pace *scrub_pace; /* scrub_rate= */
 	struct weight_dir *root;
 
 	pthread_mutex_t namespace_lock;
@@ -271,15 +370,17 @@ struct weight_store {
 	pthread_t keeper;
 	bool keeper_runs;
 	pthread_cond_t keeper_wakes;
-	bool stopping;        /* [lock] */
-	struct list queue;    /* [lock] staged files to look at */
-	struct list mapped;   /* [lock] published files to look at */
-	struct list holds;    /* [lock] tensor files to look at */
-	struct list leased;   /* [lock] groups with a lease record */
-	struct list cached;   /* [lock] weak: groups with a tensor table */
-	struct list kept;     /* [lock] files kept for what is known of them */
-	size_t kept_count;    /* [lock] */
-	size_t kept_max;      /* a share of the descriptors */
+	bool stopping;      /* [lock] */
+	struct list queue;  /* [lock] staged files to look at */
+	struct list mapped; /* [lock] published files to look at */
+	struct list holds;  /* [lock] tensor files to look at */
+	struct list leased; /* [lock] groups with a lease record */
+	struct list cached; /* [lock] weak: groups with a tensor table */
+	struct list kept;   /* [lock] files kept for what is known of them */
+	size_t kept_count;  /* [lock] */
+	size_t kept_max;    /* a share of the descriptors */
+	struct list staged_pins; /* [lock] staged files that are pinned */
+	struct upkeeper *upkeeper;
 	unsigned jobs;        /* [lock] digest jobs running */
 	unsigned background;  /* [lock] deletions, syncs that still run */
 	pthread_cond_t quiet; /* background or jobs went down */
@@ -329,6 +430,8 @@ int tree_group_find(struct weight_store *s, const struct weight_identity *id,
 int tree_group_new(struct weight_store *s, const struct weight_identity *id,
 		   struct weight_dir *lineage, enum weight_group_state state,
 		   struct weight_group **ret);
+/* The group's directory is named in two more: makes those names durable. */
+int tree_group_sync_places(struct weight_group *g);
 /* "<lineage path>/.staging/7", or without ".staging" once published. */
 int tree_group_path(struct weight_group *g, struct buf *ret);
 /* Removes what is left of an emptied or abandoned group's directory. */
@@ -404,11 +507,169 @@ void staging_look_release(struct staging_look *look);
 void staging_need(struct weight_group *g, const struct staging_look *look,
 		  struct staging_need *ret);
 bool staging_need_nothing(const struct staging_need *need);
+/* All could be published, and would be HOT a moment later. */
+bool staging_need_only_pins(const struct staging_need *need);
 /* Starts what is missing: digests, then write-back where digests are there. */
 void staging_kick(struct weight_group *g, const struct staging_look *look);
 /* Makes the tree's directories durable unless they are. */
 int staging_sync_dirs(struct weight_group *g, const struct staging_look *look);
 int staging_progress_line(const struct staging_need *need, struct buf *ret);
+
+/* ---- tree_manifest.c ---- */
+
+/* The manifest that the record names. -EUCLEAN it is another one. */
+int tree_manifest_read(struct weight_group *g, struct manifest **ret);
+/* Shared by all who ask while somebody has it. */
+int tree_content_get(struct weight_group *g, struct tree_content **ret);
+void tree_content_put(struct tree_content *c); /* accepts NULL */
+DEFINE_CLEANUP(struct tree_content *, tree_content_put)
+/* The object behind a path, or TREE_NO_OBJECT. */
+size_t tree_content_object(const struct tree_content *c, const char *path);
+
+/* ---- tree_pin.c ---- */
+
+/*
+ * The pin of a file, to be given back with tree_pin_put(); binds it first when
+ * bind is true. Errors: -ENOENT it has none, and those of pins_file_open().
+ */
+int tree_pin_get(struct weight_file *f, bool bind, struct pin_file **ret);
+void tree_pin_put(struct weight_file *f);
+/* Unpins all of it and forgets the pin; with drop, lets the cache go, too. */
+void tree_pin_drop(struct weight_file *f, bool drop);
+/* All files of a group. */
+void tree_group_unpin(struct weight_group *g, bool drop);
+/* At a close: pins a staged file in the background, as far as there is room. */
+void tree_pin_staged(struct weight_file *f);
+/*
+ * Before a publish: makes true what is believed of a file's pin. Returns
+ * whether all of it is pinned.
+ */
+bool tree_pin_settle(struct weight_file *f);
+/* Takes pins from staged files until bytes are free. */
+bool tree_pin_make_room(struct weight_store *s, uint64_t bytes);
+/* Whether it is the pin's turn to say so; all bytes of a file are pinned. */
+bool tree_file_is_hot_locked(struct weight_file *f);
+/*
+ * As holders_any(), without the daemon's own descriptors that stay open.
+ * With settle_ms, asks again for as long.
+ */
+int tree_file_held(struct weight_file *f, uint64_t settle_ms);
+/* A reader came: brings the file into memory, if it isn't there. Lock held. */
+void tree_prefetch_want_locked(struct weight_file *f);
+void tree_prefetch_stop(struct weight_file *f);
+void tree_group_prefetch_stop(struct weight_group *g);
+/* At the end: everything out of memory. */
+void tree_pin_stop(struct weight_store *s);
+
+/* ---- tree_trust.c ---- */
+
+/* Reads the stamps, once. After an unclean boot some say nothing any more. */
+int tree_stamps_load(struct weight_group *g);
+/* Of a group that was just published: all files are what they should be. */
+int tree_stamps_make(struct weight_group *g, const struct staging_look *look);
+/* Writes them out as they are now. */
+int tree_stamps_save(struct weight_group *g, bool durable);
+/* Looks at a file again that somebody is about to open, and says whether its
+ * bytes may go out. Errors: as weight_file_open(). */
+int tree_trust_open(struct weight_file *f, bool may_block);
+/* Whether each file is known to be good or damaged. Loads the stamps. */
+bool tree_trust_is_complete(struct weight_group *g);
+/* A verified file: good, or with these lost chunks. Takes damage over. */
+void tree_trust_settle(struct weight_group *g, size_t object,
+		       const struct stat *st, struct tree_damage *damage);
+/* A copy of what is lost of an object, or NULL; -ENOMEM. */
+int tree_damage_copy(struct weight_group *g, size_t object,
+		     struct tree_damage **ret);
+int tree_damage_new(const struct tree_object *o, size_t object,
+		    struct tree_damage **ret);
+void tree_damage_add(struct tree_damage *d, size_t chunk);
+void tree_damage_remove(struct tree_damage *d, size_t chunk);
+bool tree_damage_has(const struct tree_damage *d, size_t chunk);
+bool tree_group_is_damaged(struct weight_group *g);
+/* Describes what is lost, for people. */
+void tree_damage_describe(struct weight_group *g, const struct tree_content *c);
+/* Removed: forgets what was known. */
+void tree_trust_forget(struct weight_group *g);
+/* At the end: of all groups. */
+void tree_trust_stop(struct weight_store *s);
+
+/* ---- tree_verify.c ---- */
+
+/* What a verification may cost and where it says how far it is. */
+struct tree_check {
+	struct weight_group *group;
+	const struct tree_content *content;
+	bool device;       /* past the cache, too, and mends what it can */
+	struct pace *pace; /* or NULL */
+	/* Told of bytes that are through; false stops with -ECANCELED. */
+	bool (*go_on)(void *arg, uint64_t bytes);
+	void *arg;
+};
+
+/*
+ * Digests all size bytes of fd with all cores and waits for that. go_on may be
+ * NULL. Errors: as chunk_done_fn.
+ */
+int tree_digest_wait(struct weight_store *s, int fd, uint64_t size,
+		     bool (*go_on)(void *arg, uint64_t bytes), void *arg,
+		     struct chunk_list **ret);
+/*
+ * Reads all of an object and settles whether it is good. Errors: -ECANCELED,
+ * -EAGAIN it changes while it is read, -ENOMEM, -EMFILE and such.
+ */
+int tree_verify_object(const struct tree_check *check, size_t object);
+/* From chunk `first` on, at most `bytes`; *ret_next is where to go on. */
+int tree_scrub_object(const struct tree_check *check, size_t object,
+		      size_t first, uint64_t bytes, size_t *ret_next);
+/* Mends what it can of the damage of an object, makes a lost file anew. */
+int tree_repair_object(const struct tree_check *check, size_t object);
+/* Names that are missing, or that the manifest doesn't know, in why. */
+int tree_check_names(struct weight_group *g, const struct tree_content *c,
+		     struct buf *why);
+
+/* ---- upkeep.c ---- */
+
+int upkeep_new(struct weight_store *s);
+/* Goes on with what the last daemon left. */
+int upkeep_start(struct weight_store *s);
+/* The store is stopping: ends what runs, and starts no more. */
+void upkeep_stop(struct weight_store *s);
+void upkeep_free(struct weight_store *s);
+
+/* Something may be pending for a published group. */
+int upkeep_want(struct weight_group *g);
+/* Something that others wait for has become free: pins, leases. */
+void upkeep_poke_all(struct weight_store *s);
+/*
+ * A removal has closed the door: waits at most ms until the daemon itself lets
+ * go of the files. False: it did not.
+ */
+bool upkeep_yield(struct weight_group *g, uint64_t ms);
+/* Nobody reads the group any more, for one that waits for that. Lock held. */
+void upkeep_poke_locked(struct weight_group *g);
+/* When the oldest operation that waits began, in real time; 0: none. */
+uint64_t upkeep_oldest_ms(struct weight_store *s);
+
+/* What is pending for a group. Lock held. */
+enum upkeep_pending {
+	UPKEEP_IDLE,
+	UPKEEP_BUSY,
+	UPKEEP_STUCK, /* for lack of memory */
+};
+enum upkeep_pending upkeep_pending_locked(struct weight_group *g);
+/* Whether that goes on only when somebody else does something. Lock held. */
+bool upkeep_is_waiting_locked(struct weight_group *g);
+/* One line about it. */
+int upkeep_line(struct weight_group *g, struct buf *ret);
+/* Live numbers of the operation that runs; false: none is known. */
+bool upkeep_progress(struct weight_group *g, uint64_t operation_id,
+		     uint64_t *ret_bytes, uint64_t *ret_units);
+
+/* ---- tree_wait.c ---- */
+
+/* As weight_group_wait(), of a published group. */
+int tree_wait_published(struct weight_group *g,
+			const struct weight_waiter *waiter, struct buf *why);
 
 /* ---- publish_manifest.c ---- */
 

@@ -19,64 +19,6 @@
 #define IDLE_MS 60000
 #define KEY_LEN (DIGEST_HEX_LEN + 1 + 20 + 1)
 
-/* ---- The manifest ---- */
-
-int weight_group_manifest_open(struct weight_group *group, int *ret_fd)
-{
-	int fd;
-
-	if (weight_group_state(group) != WEIGHT_GROUP_PUBLISHED)
-		return -ENOENT;
-	fd = openat(group->dirfd, TREE_MANIFEST_NAME,
-		    O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	*ret_fd = fd;
-	return 0;
-}
-
-static int read_all(int fd, struct buf *ret)
-{
-	auto_free char *piece = malloc(READ_BYTES);
-	ssize_t n;
-	int r;
-
-	if (!piece)
-		return -ENOMEM;
-	while ((n = read(fd, piece, READ_BYTES)) > 0) {
-		r = buf_append(ret, piece, (size_t)n);
-		if (r < 0)
-			return r;
-	}
-	return n < 0 ? -errno : 0;
-}
-
-/* The manifest that the record names, or -EUCLEAN. */
-static int read_manifest(struct weight_group *g, struct manifest **ret)
-{
-	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
-	struct buf text = BUF_INIT;
-	struct digest digest;
-	auto_fd int fd = -1;
-	int r;
-
-	if ((r = weight_group_metadata(g, &m)) < 0 ||
-	    (r = weight_group_manifest_open(g, &fd)) < 0)
-		return r;
-	r = read_all(fd, &text);
-	if (r == 0)
-		r = manifest_digest(text.data, text.len, &digest);
-	if (r == 0 && !digest_equal(&digest, &m->manifest.manifest_sha256))
-		r = log_debug(-EUCLEAN,
-			      "the manifest of '%s' is not the one "
-			      "that was published",
-			      g->hex);
-	if (r == 0)
-		r = manifest_parse(text.data, text.len, ret, NULL);
-	buf_release(&text);
-	return r == -EBADMSG ? -EUCLEAN : r;
-}
-
 /* ---- The table of tensors ---- */
 
 static void tensors_free(struct weight_tensors *t)
@@ -233,7 +175,7 @@ static int tensors_new(struct weight_group *g, struct weight_tensors **ret)
 		return -ENOMEM;
 	t->refs = 1;
 	t->store = g->store;
-	if ((r = read_manifest(g, &m)) < 0 || (r = fill_files(t, m)) < 0 ||
+	if ((r = tree_manifest_read(g, &m)) < 0 || (r = fill_files(t, m)) < 0 ||
 	    (r = fill_entries(t, m)) < 0) {
 		tensors_free(t);
 		return r;
@@ -346,7 +288,7 @@ static int hold_group(struct weight_group *g)
 		int r = 0;
 
 		store_lock(g->store);
-		while (g->removing)
+		while (g->removing || g->unpinning)
 			store_wait_locked(g->store, &g->changed, 1000);
 		if (g->state != WEIGHT_GROUP_PUBLISHED)
 			r = -ENOENT;
@@ -383,6 +325,17 @@ static int open_source(struct weight_group *g, const struct weight_tensor *t,
 	return 0;
 }
 
+/* Bytes that may be others than those published are not copied. */
+static int check_source(struct weight_group *g, const struct weight_tensor *t)
+{
+	cleanup(weight_file_unref_cleanup) struct weight_file *f = NULL;
+	int r = tree_file_at(g, t->path, &f);
+
+	if (r == 0)
+		r = tree_trust_open(f, true);
+	return r < 0 ? r : weight_file_range_check(f, t->offset, t->len);
+}
+
 int weight_tensor_open(struct weight_group *group, size_t i,
 		       struct derived_file **ret)
 {
@@ -399,7 +352,9 @@ int weight_tensor_open(struct weight_group *group, size_t i,
 	if (r < 0)
 		return r;
 	(void)snprintf(key, sizeof(key), "%s/%zu", group->hex, i);
-	r = open_source(group, &t->entries[i], &fd);
+	r = check_source(group, &t->entries[i]);
+	if (r == 0)
+		r = open_source(group, &t->entries[i], &fd);
 	if (r == 0)
 		r = derived_open(group->store->derived, key, fd,
 				 t->entries[i].offset, t->entries[i].len, ret);

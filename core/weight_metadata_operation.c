@@ -27,6 +27,7 @@ struct operate {
 	double hot_ratio;
 	struct buf *why;
 	struct weight_operation *result;
+	struct wms_shape before, after;
 };
 
 /* The operation that the id names, or NULL if the revision has none such. */
@@ -101,6 +102,8 @@ static int operate_body(struct meta_txn *txn, void *arg)
 	r = o->decide(o, &state, &out);
 	if (r < 0)
 		return r;
+	o->before = wms_shape_of(m);
+	o->after = wms_shape_of(&out.metadata);
 	r = weight_operation_copy(&out.operation, &o->result);
 	if (r < 0)
 		return r;
@@ -121,6 +124,8 @@ static int operate_apply(struct weight_metadata_store *store,
 	if (r < 0)
 		return r;
 	r = wms_update(store, purpose, operate_body, o);
+	if (r == 0)
+		wms_count_change(&o->before, &o->after);
 	if (r == 0 && ret)
 		*ret = take_ptr(o->result);
 	weight_operation_free(o->result);

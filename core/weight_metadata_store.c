@@ -436,6 +436,14 @@ static int publish_body(struct meta_txn *txn, void *arg)
 	return weight_metadata_copy(&m, &p->result);
 }
 
+static void count_publish(const struct weight_metadata *m)
+{
+	const struct wms_shape before = { .there = false };
+	const struct wms_shape after = wms_shape_of(m);
+
+	wms_count_change(&before, &after);
+}
+
 int wms_publish(struct weight_metadata_store *store,
 		const struct weight_publication *publication, uint64_t now_ms,
 		struct weight_metadata **ret, struct buf *why)
@@ -452,6 +460,8 @@ int wms_publish(struct weight_metadata_store *store,
 	if (r < 0)
 		return r;
 	r = wms_update(store, META_NORMAL, publish_body, &p);
+	if (r == 0)
+		count_publish(p.result);
 	if (r == 0 && ret)
 		*ret = take_ptr(p.result);
 	weight_metadata_free(p.result);
@@ -566,6 +576,7 @@ struct change {
 		      struct weight_metadata *ret, bool *ret_changed);
 	bool drops_leases;
 	struct weight_metadata *result;
+	struct wms_shape before;
 };
 
 static int change_body(struct meta_txn *txn, void *arg)
@@ -580,6 +591,7 @@ static int change_body(struct meta_txn *txn, void *arg)
 	r = wms_revision_get(txn, &change->key, change->identity, &m);
 	if (r < 0)
 		return r;
+	change->before = wms_shape_of(m);
 	r = change->decide(txn, change, m, &next, &changed);
 	if (r < 0)
 		return r;
@@ -608,6 +620,11 @@ static int change_apply(struct weight_metadata_store *store,
 	if (r < 0)
 		return r;
 	r = wms_update(store, META_RESERVED, change_body, change);
+	if (r == 0) {
+		const struct wms_shape after = wms_shape_of(change->result);
+
+		wms_count_change(&change->before, &after);
+	}
 	if (r == 0 && ret)
 		*ret = take_ptr(change->result);
 	weight_metadata_free(change->result);

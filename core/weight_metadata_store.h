@@ -176,6 +176,12 @@ int wms_mark_durable(struct weight_metadata_store *store,
 		     const struct weight_identity *identity, uint64_t now_ms,
 		     struct weight_metadata **ret);
 
+/*
+ * Counts a revision that is there when the store is opened; what changes from
+ * then on is counted by the mutations themselves.
+ */
+void wms_count_found(const struct weight_metadata *m);
+
 /* ---- Removal ---- */
 
 struct wms_delete_request {

@@ -107,6 +107,18 @@ int wms_operation_follow(struct meta_txn *txn,
 /* All of them, and that the active ones of all revisions are there. */
 int wms_operation_check_all(struct meta_txn *txn);
 
+/* What the metrics count of a revision; m may be NULL. */
+struct wms_shape {
+	bool there;
+	bool operates;
+	enum weight_availability availability;
+	enum weight_residency residency;
+};
+struct wms_shape wms_shape_of(const struct weight_metadata *m);
+/* After a change was committed. */
+void wms_count_change(const struct wms_shape *before,
+		      const struct wms_shape *after);
+
 /* Calls meta_update(); what has nothing to write is a success. */
 int wms_update(struct weight_metadata_store *store, enum meta_purpose purpose,
 	       meta_body_fn *body, void *arg);

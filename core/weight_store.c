@@ -18,6 +18,8 @@
 #include "core/holders.h"
 #include "core/log.h"
 #include "core/metrics.h"
+#include "core/pace.h"
+#include "core/prefetch.h"
 #include "core/tree_priv.h"
 #include "core/weight_key.h"
 
@@ -25,9 +27,12 @@
 #define META_NAME "meta"
 #define TREE_NAME "tree"
 #define GROUPS_NAME "groups"
-#define TRIAL_NAME ".trial"
 #define WORKERS 8
 #define BULK_WORKERS 4
+#define TENDERS 4
+#define PREFETCHERS 3
+/* Of memory that is to be had, what prefetching leaves alone. */
+#define PREFETCH_RESERVE ((uint64_t)256 << 20)
 #define LEASE_SWEEP_BATCH 1000
 #define HOST_LEN 256
 #define KEPT_SHARE 4 /* a quarter */
@@ -256,20 +261,55 @@ static int open_records(struct weight_store *s, const char *path,
 	return 0;
 }
 
-/* Asks the filesystem of the store whether it can tell who has a file. */
-static void try_leases(struct weight_store *s)
+static void try_filesystem(struct weight_store *s)
 {
-	auto_fd int fd =
-		openat(s->fd, TRIAL_NAME,
-		       O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
-	auto_fd int path_fd = -1;
+	int r = store_trial(s->fd, &s->abilities);
 
-	if (fd < 0)
-		return;
-	path_fd = openat(s->fd, TRIAL_NAME, O_PATH | O_CLOEXEC);
-	(void)close(take_fd(&fd));
-	s->can_lease = path_fd >= 0 && holders_any(path_fd) == 0;
-	(void)unlinkat(s->fd, TRIAL_NAME, 0);
+	if (r < 0)
+		(void)log_debug(r, "trying what the filesystem can do");
+	s->can_lease = s->abilities.leases;
+	s->scratch = s->abilities.memory_only;
+}
+
+/* Bytes that may be brought in ahead without hurting anybody. */
+static uint64_t prefetch_room(void *arg)
+{
+	uint64_t available;
+
+	(void)arg;
+	if (prefetch_available_memory("", &available) < 0 ||
+	    available < PREFETCH_RESERVE)
+		return 0;
+	return available - PREFETCH_RESERVE;
+}
+
+static uint64_t lower_rate(uint64_t a, uint64_t b)
+{
+	return a == 0 ? b : b == 0 ? a : a < b ? a : b;
+}
+
+/* What holds files in memory, and moves their bytes in the background. */
+static int make_movers(struct weight_store *s, uint64_t usable)
+{
+	const struct config *c = s->config;
+	struct prefetch_limits limits = { .room = prefetch_room };
+	struct buf status = BUF_INIT;
+	int r;
+
+	if ((r = pace_new(c->io_limit, &s->pace)) < 0 ||
+	    (r = pace_new(lower_rate(c->scrub_rate, c->io_limit),
+			  &s->scrub_pace)) < 0 ||
+	    (r = pins_new(config_memory_bytes(c, usable), &s->pins)) < 0 ||
+	    (r = pins_status(s->pins, &status)) < 0)
+		return r;
+	s->can_pin = status.data[0] == 'y';
+	buf_release(&status);
+	limits.pace = s->pace;
+	if ((r = prefetcher_new(PREFETCHERS, &limits, &s->prefetcher)) < 0 ||
+	    (r = workers_new("tender", TENDERS, WORKERS_NICE_BULK,
+			     &s->tenders)) < 0)
+		return r;
+	return upkeep_new(s);
 }
 
 static int make_parts(struct weight_store *s)
@@ -289,7 +329,8 @@ static int make_parts(struct weight_store *s)
 	    (r = workers_new("hasher", hashers, WORKERS_NICE_BULK,
 			     &s->hashers)) < 0 ||
 	    (r = derived_new(config_derived_bytes(s->config, usable),
-			     &s->derived)) < 0)
+			     &s->derived)) < 0 ||
+	    (r = make_movers(s, usable)) < 0)
 		return r;
 	return tree_dir_open_root(s);
 }
@@ -324,6 +365,7 @@ static int store_init(struct weight_store *s, const struct config *config)
 	list_init(&s->leased);
 	list_init(&s->cached);
 	list_init(&s->kept);
+	list_init(&s->staged_pins);
 	s->kept_max = kept_max();
 	(void)pthread_mutex_init(&s->namespace_lock, NULL);
 	(void)pthread_mutex_init(&s->lock, NULL);
@@ -383,7 +425,7 @@ int weight_store_open(const char *path, const struct config *config,
 	    (r = open_subdirs(s, path, why)) < 0 ||
 	    (r = open_records(s, path, why)) < 0)
 		return r;
-	try_leases(s);
+	try_filesystem(s);
 	r = make_parts(s);
 	if (r == 0)
 		r = removal_sweep(s);
@@ -391,6 +433,8 @@ int weight_store_open(const char *path, const struct config *config,
 		r = keeper_start(s);
 	if (r == 0)
 		r = settle_start(s);
+	if (r == 0)
+		r = upkeep_start(s);
 	if (r < 0)
 		return say(r, why, "starting on the store", path);
 	/* Before anybody can begin another deletion of the same. */
@@ -439,15 +483,10 @@ static void wait_quiet(struct weight_store *s)
 /* A clean end promises that staged bytes are where their names are. */
 static void mark_clean(struct weight_store *s)
 {
-	struct wms_position at = { 0 };
-	struct weight_staging *st = NULL;
-	int r;
-
-	if (!s->records || s->epoch == 0)
+	if (!s->records || s->epoch == 0 || s->scratch)
 		return;
-	r = wms_staged_each(s->records, &at, &st);
-	weight_staging_free(st);
-	if (r != -ENOENT && syncfs(s->fd) < 0)
+	/* Staged files, and revisions that are not durable yet. */
+	if (syncfs(s->fd) < 0)
 		return;
 	(void)wms_mark_clean(s->records);
 }
@@ -462,15 +501,24 @@ void weight_store_close(struct weight_store *store)
 {
 	if (!store)
 		return;
-	if (store->workers && store->hashers) {
+	if (store->upkeeper) {
 		keeper_stop(store);
+		upkeep_stop(store);
 		wait_quiet(store);
+		tree_pin_stop(store);
+		tree_trust_stop(store);
 	}
 	workers_free(store->workers);
 	workers_free(store->bulk);
+	workers_free(store->tenders);
 	workers_free(store->hashers);
+	upkeep_free(store);
+	prefetcher_free(store->prefetcher);
 	weight_dir_unref(store->root);
 	derived_free(store->derived);
+	pins_free(store->pins);
+	pace_free(store->pace);
+	pace_free(store->scrub_pace);
 	mark_clean(store);
 	wms_close(store->records);
 	map_free(store->dirs);
@@ -527,23 +575,34 @@ void weight_tree_on_removed(struct weight_store *store, weight_removed_fn *fn,
 int weight_tree_health(struct weight_store *store, struct buf *ret)
 {
 	struct derived_stats derived;
+	struct pins_stats pins;
 	size_t staged_files;
+	int r;
 
 	derived_stats(store->derived, &derived);
 	metrics_set(METRIC_DERIVED_BYTES, derived.used_bytes);
 	store_lock(store);
 	staged_files = map_count(store->files);
 	store_unlock(store);
+	pins_stats(store->pins, &pins);
+	if ((r = store_abilities_print(&store->abilities, ret)) < 0 ||
+	    (r = buf_printf(ret, "memory can be locked: ")) < 0 ||
+	    (r = pins_status(store->pins, ret)) < 0)
+		return r;
 	return buf_printf(
 		ret,
-		"file leases: %s\n"
+		"\npinned: %llu of %llu MiB, %llu of at most %llu files\n"
+		"who pays for a page is known: %s\n"
 		"tensor files: %s, %llu of %llu MiB in use\n"
 		"files in memory tables: %zu\n"
 		"unclean boots: %llu\n",
-		store->can_lease ?
-			"yes" :
-			"no, the store's filesystem can't tell who reads: "
-			"files are served without passthrough",
+		(unsigned long long)(pins.pinned_bytes >> 20),
+		(unsigned long long)(pins.budget_bytes >> 20),
+		(unsigned long long)pins.files,
+		(unsigned long long)pins.files_max,
+		pins.knows_payers ? "yes" :
+				    "no, what is cached is read again before "
+				    "it is pinned",
 		derived_kind_text(derived_kind(store->derived)),
 		(unsigned long long)(derived.used_bytes >> 20),
 		(unsigned long long)(derived.limit_bytes >> 20), staged_files,

@@ -95,6 +95,40 @@ void weight_tree_on_removed(struct weight_store *store, weight_removed_fn *fn,
 /* Texts of the root's service directory. */
 int weight_tree_health(struct weight_store *store, struct buf *ret);
 int weight_tree_leases(struct weight_store *store, struct buf *ret);
+/* Brings the gauges up to date that are only looked at. Fast. */
+void weight_tree_gauges(struct weight_store *store);
+
+/* What stands behind the mount in memory and on the disk. */
+struct weight_tree_space {
+	bool memory_only;         /* the store is on a memory filesystem */
+	uint64_t memory_bytes;    /* what memory= allows to be pinned */
+	uint64_t pinned_bytes;    /* granules that are */
+	uint64_t available_bytes; /* of memory that is left to be had */
+};
+void weight_tree_space(struct weight_store *store,
+		       struct weight_tree_space *ret); /* fast */
+
+/*
+ * Waits until no published group has anything pending: its bytes are durable,
+ * its operations over. What can't go on doesn't count. Errors: -EINTR.
+ */
+int weight_tree_wait(struct weight_store *store,
+		     const struct weight_waiter *waiter, struct buf *why);
+
+/* ---- Residency operations, running and over ---- */
+
+/* The lowest id above `after`. -ENOENT there is none. */
+int weight_tree_operation_next(struct weight_store *store, uint64_t after,
+			       uint64_t *ret);
+/* The record as JSON, with what a running one has done by now. -ENOENT. */
+int weight_tree_operation_json(struct weight_store *store, uint64_t id,
+			       struct buf *ret);
+/*
+ * Owner, mode and times for the file that shows it: those of the revision's
+ * directory, as far as reading goes; root's alone once that is gone. -ENOENT.
+ */
+int weight_tree_operation_stat(struct weight_store *store, uint64_t id,
+			       struct stat *ret);
 
 /* ---- Directories above a revision ---- */
 
@@ -248,6 +282,55 @@ int weight_group_publish(struct weight_group *group, struct weight_dir *new_dir,
 int weight_group_remove(struct weight_group *group,
 			uint64_t expected_metadata_generation, struct buf *why);
 
+/* ---- Where the bytes of a published group are ---- */
+
+/* What is true now, whatever the record says. */
+struct weight_residence {
+	enum weight_residency residency; /* HOT, COLD or MIXED */
+	double hot_ratio;      /* the share of the bytes that is pinned */
+	uint64_t pinned_bytes; /* granules; may be more than its bytes */
+};
+int weight_group_residence(struct weight_group *group,
+			   struct weight_residence *ret); /* fast */
+int weight_file_residence(struct weight_file *file,
+			  struct weight_residence *ret); /* fast */
+
+/*
+ * Begins to move the whole revision to HOT or COLD; returns when the operation
+ * is on record. expected_metadata_generation 0: no fence.
+ * Errors: -EINVAL another target, -EBUSY another operation runs, -ECANCELED
+ * fenced, -EPERM its policy pins it, or the store is in memory only and the
+ * target COLD; -EINPROGRESS, -ENOSPC, -EIO.
+ */
+int weight_group_migrate(struct weight_group *group,
+			 enum weight_residency target,
+			 uint64_t expected_metadata_generation,
+			 struct buf *why);
+
+/*
+ * Begins to check names, sizes and all bytes against the manifest, and to mend
+ * what can be mended; weight_group_wait() waits for it. One that runs already
+ * is not begun anew. Errors: -ENOENT, -EIO.
+ */
+int weight_group_scrub(struct weight_group *group, struct buf *why);
+/*
+ * As above, at once and without a pace, of what is known or suspected to be
+ * damaged; takes bytes from staged files of the lineage that have the same
+ * path. Errors: as above.
+ */
+int weight_group_repair(struct weight_group *group, struct buf *why);
+/* "never", "running, 3 of 9 files", "2026-01-31T12:00:00.000Z, 0 bad". */
+int weight_group_scrub_text(struct weight_group *group, struct buf *ret);
+/* What is wrong with a DEGRADED one, as a sentence; nothing when whole. Fast. */
+int weight_group_damage(struct weight_group *group, struct buf *ret);
+
+/*
+ * Waits until the whole revision is durable, for at most wait_ms.
+ * Errors: -EAGAIN not yet, -EIO writing back fails (why says what), -EINTR.
+ */
+int weight_group_sync(struct weight_group *group, uint64_t wait_ms,
+		      const struct weight_waiter *waiter, struct buf *why);
+
 /* A copy of the record. Errors: -ENODATA while staged, -ENOENT, -EIO. */
 int weight_group_metadata(struct weight_group *group,
 			  struct weight_metadata **ret);
@@ -328,10 +411,24 @@ int weight_file_sync(struct weight_file *file, bool data_only);
  * is fast, frees nothing of the caller's and starts what a close starts
  * (digests, the search for mappings that live on).
  *
- * Errors: -EROFS writing to what is published, -ENOENT removed, -EIO.
+ * Bytes of a published file that may be others than those published are not
+ * served: an open waits for open_wait= at most while they are verified.
+ *
+ * Errors: -EROFS writing to what is published, -ENOENT removed, -EINVAL with
+ * O_DIRECT a file that is all in memory (direct=refuse), -EINPROGRESS it is
+ * still being verified, -EIO nothing of it can be served.
  */
 int weight_file_open(struct weight_file *file, int flags, bool may_block);
 void weight_file_close(struct weight_file *file, int flags);
+
+/*
+ * Whether the kernel may move the bytes of this published file itself: false
+ * while a range of it is damaged, which it would serve. Fast.
+ */
+bool weight_file_may_pass(struct weight_file *file);
+/* Whether a range may be served. Errors: -EIO it is damaged. Fast. */
+int weight_file_range_check(struct weight_file *file, uint64_t offset,
+			    uint64_t len);
 
 /* Whether a handle with these flags counts as a writer. */
 static inline bool weight_open_writes(int flags)

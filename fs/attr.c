@@ -5,100 +5,64 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "core/util.h"
 #include "fs/notify.h"
 #include "fs/refusal.h"
 
 /* How long a removal waits for the kernel to forget the names. */
 #define FORGET_MS_MAX 200
 
-enum scope {
-	REVISION = 1,
-	STAGED = 2,
-	LINEAGE = 4,
-	PLAIN_FILE = 8,
-	TENSOR = 16,
-};
-
 /* How a value is formatted: from the record, or from the object itself. */
 typedef int record_fn(const struct weight_metadata *m, struct buf *ret);
 typedef int object_fn(struct call *call, struct buf *ret);
 typedef int set_fn(struct call *call, const char *value);
 
-static record_fn availability, residency, hot_ratio, preferred, mixed_ratio,
-	migration_mode, metadata_generation, logical_bytes, payload_count,
-	manifest_sha256, manifest_key, group_id, durable, created, updated,
-	last_accessed, nothing;
-static object_fn leases, error_sentence, progress, file_digest, plain_sha256,
-	dtype, shape, extent;
-static set_fn set_remove;
+static record_fn availability, preferred, mixed_ratio, migration_mode,
+	metadata_generation, logical_bytes, payload_count, manifest_sha256,
+	manifest_key, group_id, operation, durable, created, updated,
+	last_accessed;
+static object_fn residency, hot_ratio, pinned_bytes, leases, scrub_text,
+	error_sentence, progress, file_digest, plain_sha256, dtype, shape,
+	extent;
+static set_fn set_residency, set_scrub, set_repair, set_remove;
 
+/* Their names are in attr_names.c, by the same numbers. */
 /* clang-format off */
 static const struct attr {
-	const char *name;	/* behind ATTR_PREFIX */
 	record_fn *record;
 	object_fn *object;
 	set_fn *set;
-	const char *help;
-	unsigned scopes;
-	bool unlisted;		/* read by name only */
-	bool waits;		/* perhaps for long */
-} attrs[] = {
-	{ .name = "availability", .scopes = REVISION, .record = availability,
-	  .help = "ready, degraded, or on its way in or out" },
-	{ .name = "residency", .scopes = REVISION | PLAIN_FILE | TENSOR,
-	  .record = residency, .help = "hot, cold or mixed: where the bytes are" },
-	{ .name = "hot_ratio", .scopes = REVISION, .record = hot_ratio,
-	  .help = "the part that is held in memory, 0 to 1" },
-	{ .name = "pinned_bytes", .scopes = REVISION, .record = nothing,
-	  .help = "bytes that are held in memory" },
-	{ .name = "preferred", .scopes = REVISION, .record = preferred,
-	  .help = "the residency that its policy asks for" },
-	{ .name = "mixed_hot_ratio", .scopes = REVISION, .record = mixed_ratio,
-	  .help = "the hot part that its policy asks for when mixed" },
-	{ .name = "mode", .scopes = REVISION, .record = migration_mode,
-	  .help = "pinned, manual or auto: who may move it" },
-	{ .name = "metadata_generation", .scopes = REVISION,
-	  .record = metadata_generation,
-	  .help = "goes up with each change of its record" },
-	{ .name = "logical_bytes", .scopes = REVISION, .record = logical_bytes,
-	  .help = "size of all files" },
-	{ .name = "payload_count", .scopes = REVISION, .record = payload_count,
-	  .help = "number of objects" },
-	{ .name = "manifest_sha256", .scopes = REVISION,
-	  .record = manifest_sha256, .help = "digest of .weights/manifest.json" },
-	{ .name = "manifest_key", .scopes = REVISION, .record = manifest_key,
-	  .help = "key of the manifest" },
-	{ .name = "group_id", .scopes = REVISION, .record = group_id,
-	  .help = "id of the group of objects" },
-	{ .name = "leases", .scopes = REVISION, .object = leases,
-	  .help = "how many hold it" },
-	{ .name = "durable", .scopes = REVISION, .record = durable,
-	  .help = "yes when it survives a power loss" },
-	{ .name = "created", .scopes = REVISION, .record = created,
-	  .help = "when it was published" },
-	{ .name = "updated", .scopes = REVISION, .record = updated,
-	  .help = "when its record last changed" },
-	{ .name = "last_accessed", .scopes = REVISION, .record = last_accessed,
-	  .help = "when it was last opened" },
-	{ .name = "error", .scopes = REVISION | STAGED | LINEAGE,
-	  .object = error_sentence,
-	  .help = "why the last request on it was refused, in words" },
-	{ .name = "progress", .scopes = STAGED, .object = progress,
-	  .help = "what is left to do before it can be published" },
-	{ .name = "digest", .scopes = PLAIN_FILE, .object = file_digest,
-	  .help = "root of the digests of its chunks" },
-	{ .name = "dtype", .scopes = TENSOR, .object = dtype,
-	  .help = "type of the elements" },
-	{ .name = "shape", .scopes = TENSOR, .object = shape,
-	  .help = "extents, such as [2,3]" },
-	{ .name = "extent", .scopes = TENSOR, .object = extent,
-	  .help = "file,offset,length: where its bytes are" },
-	{ .name = "sha256", .scopes = PLAIN_FILE | TENSOR,
-	  .object = plain_sha256, .unlisted = true, .waits = true,
-	  .help = "SHA-256 of its bytes, computed when asked for" },
-	{ .name = "remove", .scopes = REVISION, .set = set_remove,
-	  .help = "set to GENERATION[,if=METADATA_GENERATION]: removes it" },
+	bool waits;	/* reading it, perhaps for long */
+} attrs[ATTR_COUNT] = {
+	[ATTR_AVAILABILITY]        = { .record = availability },
+	[ATTR_RESIDENCY]           = { .object = residency,
+				       .set = set_residency },
+	[ATTR_HOT_RATIO]           = { .object = hot_ratio },
+	[ATTR_PINNED_BYTES]        = { .object = pinned_bytes },
+	[ATTR_PREFERRED]           = { .record = preferred },
+	[ATTR_MIXED_HOT_RATIO]     = { .record = mixed_ratio },
+	[ATTR_MODE]                = { .record = migration_mode },
+	[ATTR_METADATA_GENERATION] = { .record = metadata_generation },
+	[ATTR_LOGICAL_BYTES]       = { .record = logical_bytes },
+	[ATTR_PAYLOAD_COUNT]       = { .record = payload_count },
+	[ATTR_MANIFEST_SHA256]     = { .record = manifest_sha256 },
+	[ATTR_MANIFEST_KEY]        = { .record = manifest_key },
+	[ATTR_GROUP_ID]            = { .record = group_id },
+	[ATTR_OPERATION]           = { .record = operation },
+	[ATTR_LEASES]              = { .object = leases },
+	[ATTR_DURABLE]             = { .record = durable },
+	[ATTR_SCRUB]               = { .object = scrub_text, .set = set_scrub },
+	[ATTR_CREATED]             = { .record = created },
+	[ATTR_UPDATED]             = { .record = updated },
+	[ATTR_LAST_ACCESSED]       = { .record = last_accessed },
+	[ATTR_ERROR]               = { .object = error_sentence },
+	[ATTR_PROGRESS]            = { .object = progress },
+	[ATTR_DIGEST]              = { .object = file_digest },
+	[ATTR_DTYPE]               = { .object = dtype },
+	[ATTR_SHAPE]               = { .object = shape },
+	[ATTR_EXTENT]              = { .object = extent },
+	[ATTR_SHA256]              = { .object = plain_sha256, .waits = true },
+	[ATTR_REPAIR]              = { .set = set_repair },
+	[ATTR_REMOVE]              = { .set = set_remove },
 };
 /* clang-format on */
 
@@ -111,11 +75,11 @@ static unsigned scope_of_group(const struct node *node)
 	switch (weight_group_state(group)) {
 	case WEIGHT_GROUP_PUBLISHED:
 		if (node->group_root)
-			return REVISION;
-		return plain ? PLAIN_FILE : 0;
+			return ATTR_OF_REVISION;
+		return plain ? ATTR_OF_FILE : 0;
 	case WEIGHT_GROUP_STAGED:
 	case WEIGHT_GROUP_PUBLISHING:
-		return node->group_root ? STAGED : 0;
+		return node->group_root ? ATTR_OF_STAGED : 0;
 	default:
 		return 0;
 	}
@@ -126,8 +90,8 @@ static unsigned scope_of(const struct node *node)
 	if (node->kind == NODE_FILE)
 		return scope_of_group(node);
 	if (node->kind == NODE_TENSOR)
-		return TENSOR;
-	return node_is_lineage(node) ? LINEAGE : 0;
+		return ATTR_OF_TENSOR;
+	return node_is_lineage(node) ? ATTR_OF_LINEAGE : 0;
 }
 
 bool attr_is_ours(const char *name)
@@ -135,20 +99,17 @@ bool attr_is_ours(const char *name)
 	return strncmp(name, ATTR_PREFIX, sizeof(ATTR_PREFIX) - 1) == 0;
 }
 
-static const struct attr *attr_find(const char *name)
+static enum attr_id attr_find(const char *name)
 {
 	assert(attr_is_ours(name));
-	for (size_t i = 0; i < ARRAY_LEN(attrs); i++)
-		if (strcmp(attrs[i].name, name + sizeof(ATTR_PREFIX) - 1) == 0)
-			return &attrs[i];
-	return NULL;
+	return attr_names_find(name + sizeof(ATTR_PREFIX) - 1);
 }
 
 bool attr_waits(const char *name)
 {
-	const struct attr *a = attr_find(name);
+	enum attr_id id = attr_find(name);
 
-	return a && a->waits;
+	return id < ATTR_COUNT && attrs[id].waits;
 }
 
 /* ---- Values from the record ---- */
@@ -156,22 +117,6 @@ bool attr_waits(const char *name)
 static int availability(const struct weight_metadata *m, struct buf *ret)
 {
 	return buf_printf(ret, "%s", weight_availability_name(m->availability));
-}
-
-static int residency(const struct weight_metadata *m, struct buf *ret)
-{
-	return buf_printf(ret, "%s", weight_residency_name(m->residency));
-}
-
-static int hot_ratio(const struct weight_metadata *m, struct buf *ret)
-{
-	return buf_printf(ret, "%g", m->observed_hot_ratio);
-}
-
-static int nothing(const struct weight_metadata *m, struct buf *ret)
-{
-	(void)m;
-	return buf_printf(ret, "0");
 }
 
 static int preferred(const struct weight_metadata *m, struct buf *ret)
@@ -234,6 +179,13 @@ static int group_id(const struct weight_metadata *m, struct buf *ret)
 	return buf_printf(ret, "%s", m->manifest.payload_group_id);
 }
 
+/* Absent when nothing moves it. */
+static int operation(const struct weight_metadata *m, struct buf *ret)
+{
+	return m->operation_id == 0 ? -ENODATA :
+				      print_number(m->operation_id, ret);
+}
+
 static int durable(const struct weight_metadata *m, struct buf *ret)
 {
 	return buf_printf(ret, "%s", m->durable ? "yes" : "no");
@@ -269,6 +221,58 @@ static int last_accessed(const struct weight_metadata *m, struct buf *ret)
 
 /* ---- Values from the object ---- */
 
+/* Of a tensor: that of the file that holds it. */
+static int residence_of(struct call *call, struct weight_residence *ret)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group = NULL;
+	cleanup(weight_file_unref_cleanup) struct weight_file *file = NULL;
+	struct node *node = call->node;
+	int r;
+
+	if (node->kind == NODE_TENSOR) {
+		r = node_tensor_file(node, &file);
+		return r < 0 ? r : weight_file_residence(file, ret);
+	}
+	if (!node->group_root)
+		return weight_file_residence(node->file, ret);
+	group = node_group(node);
+	return weight_group_residence(group, ret);
+}
+
+static int residency(struct call *call, struct buf *ret)
+{
+	struct weight_residence res;
+	int r = residence_of(call, &res);
+
+	return r < 0 ? r :
+		       buf_printf(ret, "%s",
+				  weight_residency_name(res.residency));
+}
+
+static int hot_ratio(struct call *call, struct buf *ret)
+{
+	struct weight_residence res;
+	int r = residence_of(call, &res);
+
+	return r < 0 ? r : buf_printf(ret, "%g", res.hot_ratio);
+}
+
+static int pinned_bytes(struct call *call, struct buf *ret)
+{
+	struct weight_residence res;
+	int r = residence_of(call, &res);
+
+	return r < 0 ? r : print_number(res.pinned_bytes, ret);
+}
+
+static int scrub_text(struct call *call, struct buf *ret)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(call->node);
+
+	return weight_group_scrub_text(group, ret);
+}
+
 static int leases(struct call *call, struct buf *ret)
 {
 	cleanup(weight_group_unref_cleanup) struct weight_group *group =
@@ -281,8 +285,14 @@ static int leases(struct call *call, struct buf *ret)
 
 static int error_sentence(struct call *call, struct buf *ret)
 {
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(call->node);
 	int r = refusal_get(call->node, ret);
 
+	/* Nothing was refused, but something may be wrong. */
+	if (r == 0 && ret->len == 0 && group &&
+	    weight_group_state(group) == WEIGHT_GROUP_PUBLISHED)
+		r = weight_group_damage(group, ret);
 	if (r < 0)
 		return r;
 	return ret->len == 0 ? -ENODATA : 0;
@@ -343,67 +353,74 @@ static int extent(struct call *call, struct buf *ret)
 			  (unsigned long long)t->len);
 }
 
-static int read_value(struct call *call, const struct attr *a, struct buf *ret)
+/* m: the record, read by the first one that needs it. */
+static int read_value(struct call *call, enum attr_id id,
+		      struct weight_metadata **m, struct buf *ret)
 {
-	cleanup(weight_group_unref_cleanup) struct weight_group *group = NULL;
-	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
-	int r;
+	const struct attr *a = &attrs[id];
+	int r = 0;
 
 	if (a->object)
 		return a->object(call, ret);
 	if (!a->record)
 		return -ENODATA;
-	group = node_group(call->node);
-	r = weight_group_metadata(group, &m);
-	return r < 0 ? r : a->record(m, ret);
+	if (!*m) {
+		cleanup(weight_group_unref_cleanup) struct weight_group *group =
+			node_group(call->node);
+
+		r = weight_group_metadata(group, m);
+	}
+	return r < 0 ? r : a->record(*m, ret);
 }
 
 int attr_get(struct call *call, struct buf *ret)
 {
-	const struct attr *a = attr_find(call->name);
+	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
+	enum attr_id id = attr_find(call->name);
 
-	if (!a || !(a->scopes & scope_of(call->node)))
+	if (id == ATTR_COUNT || !(attr_names[id].get & scope_of(call->node)))
 		return -ENODATA;
-	return read_value(call, a, ret);
+	return read_value(call, id, &m, ret);
 }
 
 int attr_list(struct call *call, struct buf *ret)
 {
+	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
 	unsigned scope = scope_of(call->node);
 	int r = 0;
 
-	for (size_t i = 0; i < ARRAY_LEN(attrs) && r == 0; i++) {
-		const struct attr *a = &attrs[i];
+	for (enum attr_id id = 0; id < ATTR_COUNT && r == 0; id++) {
 		struct buf value = BUF_INIT;
-		int there = 0;
+		int there;
 
-		if (!(a->scopes & scope) || a->unlisted ||
-		    (!a->object && !a->record))
+		if (!(attr_names[id].get & scope) || attr_names[id].unlisted)
 			continue;
 		/* What may be absent is listed only while it is there. */
-		if (a->object)
-			there = a->object(call, &value);
+		there = read_value(call, id, &m, &value);
 		buf_release(&value);
 		if (there == 0)
-			r = buf_printf(ret, ATTR_PREFIX "%s%c", a->name, '\0');
+			r = buf_printf(ret, ATTR_PREFIX "%s%c",
+				       attr_names[id].name, '\0');
 	}
 	return r;
 }
 
 /* ---- Setting ---- */
 
-/* "<generation>[,if=<metadata generation>]" */
-static int parse_remove(const char *value, uint64_t *ret_generation,
+/*
+ * Splits "WORD[,if=METADATA_GENERATION]"; no fence is 0. The word is the first
+ * *ret_len bytes of value. Errors: -EINVAL.
+ */
+static int parse_fenced(const char *value, size_t *ret_len,
 			uint64_t *ret_expected)
 {
 	static const char fence[] = ",if=";
 	size_t len = strcspn(value, ",");
 	const char *rest = value + len;
 	uint64_t expected = 0;
-	uint64_t generation;
-	int r = weight_generation_parse(value, len, &generation);
+	int r = 0;
 
-	if (r == 0 && rest[0] != '\0') {
+	if (rest[0] != '\0') {
 		if (strncmp(rest, fence, sizeof(fence) - 1) != 0)
 			return -EINVAL;
 		rest += sizeof(fence) - 1;
@@ -411,7 +428,7 @@ static int parse_remove(const char *value, uint64_t *ret_generation,
 	}
 	if (r < 0)
 		return r;
-	*ret_generation = generation;
+	*ret_len = len;
 	*ret_expected = expected;
 	return 0;
 }
@@ -420,7 +437,7 @@ static int parse_remove(const char *value, uint64_t *ret_generation,
  * The kernel lets everybody set it who may write to the directory, which a
  * copied mode may make the whole world.
  */
-static int check_owner(struct call *call)
+static int check_owner(struct call *call, const char *what)
 {
 	struct stat st;
 	int r = weight_file_stat(call->node->file, &st);
@@ -428,8 +445,63 @@ static int check_owner(struct call *call)
 	if (r < 0 || call->caller.uid == 0 || call->caller.uid == st.st_uid)
 		return r;
 	(void)buf_printf(&call->why,
-			 "a generation is removed by its owner or by root");
+			 "a generation is %s by its owner or by root", what);
 	return -EPERM;
+}
+
+static int set_residency(struct call *call, const char *value)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(call->node);
+	enum weight_residency target = WEIGHT_UNKNOWN;
+	uint64_t expected;
+	size_t len;
+	int r = parse_fenced(value, &len, &expected);
+
+	if (r == 0)
+		r = weight_residency_parse(value, len, &target);
+	if (r < 0 || (target != WEIGHT_HOT && target != WEIGHT_COLD)) {
+		(void)buf_printf(&call->why,
+				 "user.weights.residency takes hot or cold, "
+				 "and perhaps ,if=METADATA_GENERATION; nothing "
+				 "is moved");
+		return -EINVAL;
+	}
+	r = check_owner(call, "moved");
+	if (r < 0)
+		return r;
+	return weight_group_migrate(group, target, expected, &call->why);
+}
+
+/* What takes the value 1 only, and begins something. */
+static int set_switch(struct call *call, enum attr_id id, const char *value,
+		      const char *what,
+		      int (*begin)(struct weight_group *group, struct buf *why))
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(call->node);
+	int r;
+
+	if (strcmp(value, "1") != 0) {
+		(void)buf_printf(&call->why,
+				 ATTR_PREFIX "%s takes 1; nothing was begun",
+				 attr_names[id].name);
+		return -EINVAL;
+	}
+	r = check_owner(call, what);
+	return r < 0 ? r : begin(group, &call->why);
+}
+
+static int set_scrub(struct call *call, const char *value)
+{
+	return set_switch(call, ATTR_SCRUB, value, "scrubbed",
+			  weight_group_scrub);
+}
+
+static int set_repair(struct call *call, const char *value)
+{
+	return set_switch(call, ATTR_REPAIR, value, "repaired",
+			  weight_group_repair);
 }
 
 static int set_remove(struct call *call, const char *value)
@@ -437,9 +509,12 @@ static int set_remove(struct call *call, const char *value)
 	cleanup(weight_group_unref_cleanup) struct weight_group *group =
 		node_group(call->node);
 	uint64_t own = weight_group_identity(group)->generation;
-	uint64_t generation, expected;
-	int r = parse_remove(value, &generation, &expected);
+	uint64_t generation = 0, expected;
+	size_t len;
+	int r = parse_fenced(value, &len, &expected);
 
+	if (r == 0)
+		r = weight_generation_parse(value, len, &generation);
 	if (r < 0 || generation != own) {
 		(void)buf_printf(&call->why,
 				 "user.weights.remove takes the number of the "
@@ -448,7 +523,7 @@ static int set_remove(struct call *call, const char *value)
 				 (unsigned long long)own);
 		return -EINVAL;
 	}
-	r = check_owner(call);
+	r = check_owner(call, "removed");
 	if (r < 0)
 		return r;
 	r = weight_group_remove(group, expected, &call->why);
@@ -459,25 +534,17 @@ static int set_remove(struct call *call, const char *value)
 
 int attr_set(struct call *call)
 {
-	const struct attr *a = attr_find(call->name);
+	enum attr_id id = attr_find(call->name);
 
-	if (!a || !(a->scopes & scope_of(call->node)) || !a->set) {
+	if (id == ATTR_COUNT || !(attr_names[id].set & scope_of(call->node))) {
 		(void)buf_printf(&call->why, "%s can't be set%s", call->name,
-				 a ? " here" : ": there is no such attribute");
+				 id == ATTR_COUNT ?
+					 ": there is no such attribute" :
+					 " here");
 		return -EPERM;
 	}
 	/* A NUL inside ends the value, and what follows makes it a bad one. */
 	if (strlen(call->in.data) != call->in.len)
-		return a->set(call, "");
-	return a->set(call, call->in.data);
-}
-
-int attr_help(struct buf *ret)
-{
-	int r = 0;
-
-	for (size_t i = 0; i < ARRAY_LEN(attrs) && r == 0; i++)
-		r = buf_printf(ret, "  %-20s %s\n", attrs[i].name,
-			       attrs[i].help);
-	return r;
+		return attrs[id].set(call, "");
+	return attrs[id].set(call, call->in.data);
 }

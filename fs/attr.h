@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attributes: the names user.weights.*, one table in attr.c. Adding one is
- * adding a row; listing, reading, writing and the help text follow.
+ * Attributes: reading and setting what is named user.weights.*. Adding one is
+ * adding a row in attr_names.c and one in attr.c; listing, reading, writing and
+ * the help text follow.
  *
  * Threads: any. Everything here may read the disk or wait.
  */
 #ifndef FS_ATTR_H
 #define FS_ATTR_H
 
+#include "fs/attr_names.h"
 #include "fs/call.h"
-
-#define ATTR_PREFIX "user.weights."
 
 /* Whether the name is one of ours, known or not. */
 bool attr_is_ours(const char *name);
@@ -32,8 +32,5 @@ int attr_list(struct call *call, struct buf *ret);
  * -EINVAL a bad value, and what the action answers.
  */
 int attr_set(struct call *call);
-
-/* A line for each attribute. Errors: those of buf_append(). */
-int attr_help(struct buf *ret);
 
 #endif

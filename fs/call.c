@@ -57,6 +57,7 @@ static void call_free(struct call *call)
 	free(call->new_name);
 	buf_release(&call->in);
 	buf_release(&call->out);
+	free(call->data);
 	buf_release(&call->why);
 	free(call);
 	fs_end(fs);
@@ -157,7 +158,10 @@ static void call_run(struct work *work)
 		r = call->act(call);
 		leave_all(&in);
 	}
-	call_finish(call, r);
+	if (r == CALL_AGAIN)
+		call_submit_slow(call);
+	else
+		call_finish(call, r);
 }
 
 struct call *call_new(fuse_req_t req, struct node *node,
@@ -264,6 +268,7 @@ static bool go_alone(struct call *call)
 
 void call_submit_long(struct call *call)
 {
+	call->may_wait = true;
 	if (go_alone(call))
 		return;
 	(void)buf_printf(&call->why, "too many requests wait at once");
@@ -272,6 +277,7 @@ void call_submit_long(struct call *call)
 
 void call_submit_slow(struct call *call)
 {
+	call->may_wait = true;
 	if (!go_alone(call))
 		call_submit(call);
 }

@@ -6,9 +6,9 @@
  * a call and handed over: to the workers, or to a thread of its own where it
  * may wait long, so that those who wait never keep workers from others.
  *
- * A call's act() does the work and returns 0 or a negative errno; then reply()
- * answers, or an answer without data goes out, or the refusal does. Exactly one
- * answer goes out and the call is gone.
+ * A call's act() does the work and returns 0, a negative errno or CALL_AGAIN.
+ * Then reply() answers, or an answer without data goes out, or the refusal
+ * does. Exactly one answer goes out and the call is gone.
  *
  * A call that changes a staged group says so in enters. It may be parked while
  * the group is being published and runs from the start after that, so act()
@@ -31,6 +31,12 @@
 /* Those of one user but root: nobody keeps all others from waiting. */
 #define CALL_LONG_USER_MAX 384
 
+/*
+ * act() returns this when it would wait and may not: it is called again from
+ * the start, on a thread of the call's own, where it may.
+ */
+#define CALL_AGAIN 1
+
 /* Groups of which nodes the call changes. */
 #define CALL_ENTERS_NODE 1u
 #define CALL_ENTERS_OTHER 2u
@@ -43,6 +49,7 @@ struct call {
 	int (*act)(struct call *call);
 	void (*reply)(struct call *call); /* NULL: nothing but success */
 	unsigned enters;
+	bool may_wait; /* not one of the workers runs it */
 
 	/* What was asked. */
 	struct node *node;
@@ -65,6 +72,7 @@ struct call {
 	/* What came out. */
 	struct node *made; /* one reference, for the kernel */
 	struct buf out;
+	char *data; /* READ: count bytes, from malloc() */
 	struct buf why;
 	uint64_t count;
 	bool enough; /* a wait has something to say before it is over */

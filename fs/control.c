@@ -2,6 +2,7 @@
 #include "fs/control.h"
 
 #include <assert.h>
+#include <stdio.h>
 
 #include "config.h"
 #include "core/clock.h"
@@ -25,6 +26,7 @@ static int make_metrics(struct call *call, struct buf *ret);
 static int make_leases(struct call *call, struct buf *ret);
 static int make_metadata(struct call *call, struct buf *ret);
 static int make_sums(struct call *call, struct buf *ret);
+static int make_operation(struct call *call, struct buf *ret);
 static int wait_step(struct call *call, struct buf *ret);
 
 /* clang-format off */
@@ -34,22 +36,35 @@ static const struct row {
 	unsigned where;
 	bool waits;    /* perhaps for long */
 	bool manifest; /* served from a descriptor */
-	bool tensors;  /* a directory */
 	bool closed;   /* names what is every tenant's: for root alone */
+	enum node_kind dir; /* a directory of that kind; 0: a file */
 } rows[] = {
-	{ "version",       make_version,  AT_ROOT,      false, false, false },
-	{ "config",        make_config,   AT_ROOT,      false, false, false },
-	{ "health",        make_health,   AT_ROOT,      false, false, false },
-	{ "metrics",       make_metrics,  AT_ROOT,      false, false, false },
-	{ "leases",        make_leases,   AT_ROOT,      .closed = true },
+	{ "version",       make_version,  AT_ROOT },
+	{ "config",        make_config,   AT_ROOT },
+	{ "health",        make_health,   AT_ROOT },
+	{ "metrics",       make_metrics,  AT_ROOT },
+	{ "leases",        make_leases,   AT_ROOT, .closed = true },
+	{ "wait",          wait_step,     AT_ROOT, .waits = true, .closed = true },
 	{ "wait",          wait_step,     IN_STAGED | IN_PUBLISHED,
-							true,  false, false },
-	{ "metadata.json", make_metadata, IN_PUBLISHED, false, false, false },
-	{ "manifest.json", NULL,          IN_PUBLISHED, false, true,  false },
-	{ "sha256sums",    make_sums,     IN_PUBLISHED, true,  false, false },
-	{ "tensors",       NULL,          IN_PUBLISHED, false, false, true  },
+	  .waits = true },
+	{ "operations",    NULL,          AT_ROOT, .dir = NODE_OPERATIONS },
+	{ "metadata.json", make_metadata, IN_PUBLISHED },
+	{ "manifest.json", NULL,          IN_PUBLISHED, .manifest = true },
+	{ "sha256sums",    make_sums,     IN_PUBLISHED, .waits = true },
+	{ "tensors",       NULL,          IN_PUBLISHED, .dir = NODE_TENSORS },
 };
 /* clang-format on */
+
+/* No row of a table, but as one: the text of an operation. */
+static const struct row operation_row = { .make = make_operation };
+
+static const struct row *row_of(const struct node *text)
+{
+	if (text->kind == NODE_OPERATION)
+		return &operation_row;
+	assert(text->index < ARRAY_LEN(rows));
+	return &rows[text->index];
+}
 
 static unsigned where_is(const struct node *control)
 {
@@ -81,15 +96,34 @@ int control_find(const struct node *control, const char *name, size_t *ret)
 
 mode_t control_mode(const struct node *text)
 {
-	assert(text->index < ARRAY_LEN(rows));
-	return rows[text->index].closed ? 0400 : 0444;
+	return row_of(text)->closed ? 0400 : 0444;
 }
 
-bool control_is_tensors(const struct node *control, size_t row)
+enum node_kind control_dir(size_t row)
 {
-	(void)control;
 	assert(row < ARRAY_LEN(rows));
-	return rows[row].tensors;
+	return rows[row].dir;
+}
+
+static const char operation_suffix[] = ".json";
+
+int control_operation_id(const char *name, uint64_t *ret)
+{
+	const size_t suffix_len = sizeof(operation_suffix) - 1;
+	size_t len = strlen(name);
+	int r = -EINVAL;
+
+	if (len > suffix_len &&
+	    strcmp(name + len - suffix_len, operation_suffix) == 0)
+		r = weight_generation_parse(name, len - suffix_len, ret);
+	return r < 0 ? -ENOENT : 0;
+}
+
+void control_operation_name(uint64_t id,
+			    char ret[static CONTROL_OPERATION_NAME_MAX + 1])
+{
+	(void)snprintf(ret, CONTROL_OPERATION_NAME_MAX + 1, "%llu%s",
+		       (unsigned long long)id, operation_suffix);
 }
 
 int control_next(const struct node *control, size_t *at, const char **ret_name,
@@ -102,7 +136,7 @@ int control_next(const struct node *control, size_t *at, const char **ret_name,
 			continue;
 		*at = i + 1;
 		*ret_name = rows[i].name;
-		*ret_type = rows[i].tensors ? S_IFDIR : S_IFREG;
+		*ret_type = rows[i].dir ? S_IFDIR : S_IFREG;
 		return 0;
 	}
 	return -ENOENT;
@@ -112,8 +146,7 @@ int control_prepare(struct node *text)
 {
 	int fd, r;
 
-	assert(text->index < ARRAY_LEN(rows));
-	if (!rows[text->index].manifest)
+	if (!row_of(text)->manifest)
 		return 0;
 	r = weight_group_manifest_open(text->group, &fd);
 	if (r < 0)
@@ -127,9 +160,22 @@ int control_prepare(struct node *text)
 	return 0;
 }
 
+bool control_is_text(const struct node *node)
+{
+	switch (node->kind) {
+	case NODE_ROOT_TEXT:
+	case NODE_GROUP_TEXT:
+		return node->fd < 0;
+	case NODE_OPERATION:
+		return true;
+	default:
+		return false;
+	}
+}
+
 bool control_waits(const struct node *text)
 {
-	return rows[text->index].waits;
+	return row_of(text)->waits;
 }
 
 static int make_version(struct call *call, struct buf *ret)
@@ -158,7 +204,7 @@ static int make_health(struct call *call, struct buf *ret)
 
 static int make_metrics(struct call *call, struct buf *ret)
 {
-	(void)call;
+	weight_tree_gauges(call->fs->store);
 	return metrics_write(ret);
 }
 
@@ -177,6 +223,12 @@ static int make_sums(struct call *call, struct buf *ret)
 	struct weight_waiter waiter = call_waiter(call, NULL);
 
 	return weight_group_sha256sums(call->node->group, &waiter, ret);
+}
+
+static int make_operation(struct call *call, struct buf *ret)
+{
+	return weight_tree_operation_json(call->fs->store, call->node->index,
+					  ret);
 }
 
 /* Ends this step of a wait with its line; the next READ goes on waiting. */
@@ -209,7 +261,10 @@ static int wait_step(struct call *call, struct buf *ret)
 	if (over)
 		return 0;
 
-	r = weight_group_wait(call->node->group, &waiter, &call->why);
+	if (call->node->group)
+		r = weight_group_wait(call->node->group, &waiter, &call->why);
+	else
+		r = weight_tree_wait(call->fs->store, &waiter, &call->why);
 	if (r == -EINTR && call->enough)
 		return 0;
 	if (r < 0)
@@ -235,7 +290,7 @@ static int make_text(struct call *call)
 {
 	struct handle *handle = call->handle;
 	struct buf text = BUF_INIT;
-	int r = rows[call->node->index].make(call, &text);
+	int r = row_of(call->node)->make(call, &text);
 
 	(void)pthread_mutex_lock(&handle->lock);
 	if (r == 0 && !handle->text_made) {
@@ -254,9 +309,9 @@ int control_read(struct call *call)
 	size_t at, n;
 	int r = 0;
 
-	if (rows[call->node->index].make == wait_step)
+	if (row_of(call->node)->make == wait_step)
 		return read_wait(call);
-	if (!rows[call->node->index].make)
+	if (!row_of(call->node)->make)
 		return -EISDIR;
 	(void)pthread_mutex_lock(&handle->lock);
 	if (!handle->text_made) {

@@ -11,14 +11,25 @@
 #include "fs/call.h"
 #include "fs/node.h"
 
+#define CONTROL_OPERATION_NAME_MAX                                             \
+	(WEIGHT_GENERATION_LEN_MAX + sizeof(".json") - 1)
+
 /* Whether name is there now, in a ROOT_CONTROL or GROUP_CONTROL. -ENOENT. */
 int control_find(const struct node *control, const char *name, size_t *ret);
 
 /* Permissions of a text; those of a generation are less where its root's are. */
 mode_t control_mode(const struct node *text);
 
-/* Whether the row is the directory of tensors. */
-bool control_is_tensors(const struct node *control, size_t row);
+/* The kind of a row that is a directory: TENSORS or OPERATIONS; else 0. */
+enum node_kind control_dir(size_t row);
+
+/*
+ * Names of the files in OPERATIONS: "<id>.json", the id in its one text form.
+ * Errors: -ENOENT no such name.
+ */
+int control_operation_id(const char *name, uint64_t *ret);
+void control_operation_name(uint64_t id,
+			    char ret[static CONTROL_OPERATION_NAME_MAX + 1]);
 
 /*
  * The rows that are there now, one after the other: the first one from row
@@ -29,6 +40,9 @@ int control_next(const struct node *control, size_t *at, const char **ret_name,
 
 /* Makes a new node of a row ready: opens what is served from a descriptor. */
 int control_prepare(struct node *text);
+
+/* Whether the node is a text that is made when it is read. */
+bool control_is_text(const struct node *node);
 
 /*
  * READ of a text by call: makes it if it wasn't, and answers. May wait: tells

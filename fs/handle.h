@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "core/buf.h"
 #include "core/list.h"
@@ -34,6 +35,9 @@ struct handle {
 	struct derived_file *derived; /* of a TENSOR */
 
 	pthread_mutex_t lock;
+	struct timespec vouched; /* under lock; of a published file that is
+				    served by reading: the time of its inode
+				    when its bytes were known; 0: unknown */
 	struct buf text;         /* under lock; of a control file */
 	bool text_made;          /* under lock */
 	bool over;               /* under lock; of wait: nothing follows */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fs/listing.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <fcntl.h>
 
@@ -23,9 +24,9 @@ struct listing {
 	struct buf entries; /* array of struct listing_entry */
 	size_t count;
 
-	/* Generations: the one that comes at position count + next. */
+	/* Numbers, in a stream: the one that comes at position count + next. */
 	uint64_t next;
-	uint64_t after; /* the generation before it */
+	uint64_t after; /* the number before it */
 };
 
 static int add(struct listing *l, const char *name, uint64_t ino, mode_t type)
@@ -165,15 +166,31 @@ struct shown {
 	const char *name;
 	uint64_t ino;
 	mode_t type;
-	uint64_t generation; /* of the stream of generations */
-	char digits[WEIGHT_GENERATION_LEN_MAX + 1];
+	uint64_t number; /* of a stream of numbers: never 0 */
+	char printed[CONTROL_OPERATION_NAME_MAX + 1];
 };
+static_assert(CONTROL_OPERATION_NAME_MAX >= WEIGHT_GENERATION_LEN_MAX,
+	      "room for both");
+
+/* What is too many to copy, and asked for one by one, in numeric order. */
+static bool has_numbers(const struct node *node)
+{
+	return node->kind == NODE_STAGING || node->kind == NODE_OPERATIONS ||
+	       node_is_lineage(node);
+}
 
 /* Errors: -ENOENT at the end. */
-static int show_generation(struct listing *l, uint64_t ordinal,
-			   struct shown *ret)
+static int next_number(struct listing *l, uint64_t after, uint64_t *ret)
 {
-	bool staged = l->node->kind == NODE_STAGING;
+	if (l->node->kind == NODE_OPERATIONS)
+		return weight_tree_operation_next(l->fs->store, after, ret);
+	return weight_dir_next_generation(
+		l->node->dir, l->node->kind == NODE_STAGING, after, ret);
+}
+
+/* Errors: -ENOENT at the end. */
+static int show_number(struct listing *l, uint64_t ordinal, struct shown *ret)
+{
 	int r;
 
 	if (ordinal < l->next) {
@@ -181,19 +198,21 @@ static int show_generation(struct listing *l, uint64_t ordinal,
 		l->after = 0;
 	}
 	for (;;) {
-		r = weight_dir_next_generation(l->node->dir, staged, l->after,
-					       &ret->generation);
+		r = next_number(l, l->after, &ret->number);
 		if (r < 0)
 			return r;
 		if (l->next == ordinal)
 			break;
 		l->next++;
-		l->after = ret->generation;
+		l->after = ret->number;
 	}
-	weight_generation_print(ret->generation, ret->digits);
-	ret->name = ret->digits;
+	if (l->node->kind == NODE_OPERATIONS)
+		control_operation_name(ret->number, ret->printed);
+	else
+		weight_generation_print(ret->number, ret->printed);
+	ret->name = ret->printed;
 	ret->ino = UNKNOWN_INO;
-	ret->type = S_IFDIR;
+	ret->type = l->node->kind == NODE_OPERATIONS ? S_IFREG : S_IFDIR;
 	return 0;
 }
 
@@ -221,8 +240,8 @@ static int show(struct listing *l, uint64_t position, struct shown *ret)
 	}
 	if (l->node->kind == NODE_TENSORS)
 		return show_tensor(l, position - l->count, ret);
-	if (l->node->kind == NODE_STAGING || node_is_lineage(l->node))
-		return show_generation(l, position - l->count, ret);
+	if (has_numbers(l->node))
+		return show_number(l, position - l->count, ret);
 	return -ENOENT;
 }
 
@@ -230,10 +249,10 @@ static int show(struct listing *l, uint64_t position, struct shown *ret)
 static void advance(struct listing *l, uint64_t position,
 		    const struct shown *shown)
 {
-	if (position < l->count || shown->generation == 0)
+	if (position < l->count || shown->number == 0)
 		return;
 	l->next = position - l->count + 1;
-	l->after = shown->generation;
+	l->after = shown->number;
 }
 
 int listing_fill(struct listing *l, fuse_req_t req, uint64_t position,

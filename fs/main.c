@@ -14,7 +14,7 @@
 #include "core/log.h"
 #include "core/metrics.h"
 #include "core/weight_store.h"
-#include "fs/attr.h"
+#include "fs/attr_names.h"
 #include "fs/log_sink.h"
 #include "fs/mount.h"
 #include "fs/process.h"

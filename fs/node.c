@@ -16,6 +16,8 @@
 /* Virtual things have numbers of their own, apart from those of real files. */
 #define SYNTHETIC_INO ((uint64_t)1 << 63)
 #define BLOCK_BYTES 512
+/* What is left of a key beside the kind. */
+#define INDEX_BITS 56
 /* Of a directory: tools that count on 2 would expect none in it. */
 #define NLINK_UNKNOWN 1
 
@@ -39,7 +41,7 @@ static struct node_key key_of(enum node_kind kind, const void *object,
 {
 	return (struct node_key){
 		.object = (uintptr_t)object,
-		.part = ((uint64_t)kind << 56) | (uint64_t)index,
+		.part = ((uint64_t)kind << INDEX_BITS) | (uint64_t)index,
 	};
 }
 
@@ -70,7 +72,8 @@ static uint64_t synthetic_ino(uint64_t parent, enum node_kind kind,
 			      size_t index)
 {
 	return SYNTHETIC_INO |
-	       mix(mix(parent) ^ (((uint64_t)kind << 56) | (uint64_t)index));
+	       mix(mix(parent) ^
+		   (((uint64_t)kind << INDEX_BITS) | (uint64_t)index));
 }
 
 int node_table_new(struct node_table **ret)
@@ -116,7 +119,6 @@ static void free_run(struct work *work)
 
 static void free_later(struct fs *fs, struct node *node)
 {
-	node->fs = fs;
 	node->work.run = free_run;
 	node->work.priority = WORK_BULK;
 	fs_begin(fs);
@@ -197,6 +199,7 @@ static int add(struct fs *fs, struct node *node, struct node **ret)
 	bool many = false;
 	int r = 0;
 
+	node->fs = fs;
 	(void)pthread_mutex_lock(&fs->nodes->lock);
 	there = map_find(fs->nodes->nodes, &key, sizeof(key));
 	if (there)
@@ -434,17 +437,16 @@ static mode_t way_passable(const struct way *way, const struct stat *file)
 }
 
 /*
- * Owner, mode and times of the file that holds a tensor, so that nobody reads
- * through a tensor what he may not read as a file.
+ * The file with that path below the root of a group, with a reference. way: the
+ * directories before it, or NULL.
  */
-static int tensor_like(struct weight_group *group, const char *path,
-		       struct stat *ret)
+static int find_in_group(struct weight_group *group, const char *path,
+			 struct way *way, struct weight_file **ret)
 {
 	cleanup(weight_file_unref_cleanup) struct weight_file *at = NULL;
 	auto_free char *copy = strdup(path);
-	struct way way = { 0 };
 	char *rest = copy;
-	struct stat st = { 0 };
+	struct stat st;
 	int r;
 
 	if (!copy)
@@ -454,22 +456,45 @@ static int tensor_like(struct weight_group *group, const char *path,
 	     name = strsep(&rest, "/")) {
 		struct weight_file *next = NULL;
 
-		r = weight_file_stat(at, &st);
+		r = way ? weight_file_stat(at, &st) : 0;
 		if (r == 0)
 			r = weight_file_lookup(at, name, &next);
 		if (r < 0)
 			return r;
-		way_add(&way, &st);
+		if (way)
+			way_add(way, &st);
 		weight_file_unref(at);
 		at = next;
 	}
 	if (r == 0)
-		r = weight_file_stat(at, &st);
+		*ret = take_ptr(at);
+	return r;
+}
+
+/*
+ * Owner, mode and times of the file that holds a tensor, so that nobody reads
+ * through a tensor what he may not read as a file.
+ */
+static int tensor_like(struct weight_group *group, const char *path,
+		       struct stat *ret)
+{
+	cleanup(weight_file_unref_cleanup) struct weight_file *file = NULL;
+	struct way way = { 0 };
+	struct stat st;
+	int r = find_in_group(group, path, &way, &file);
+
+	if (r == 0)
+		r = weight_file_stat(file, &st);
 	if (r < 0)
 		return r;
 	st.st_mode &= S_IFMT | way_passable(&way, &st);
 	*ret = st;
 	return 0;
+}
+
+int node_tensor_file(const struct node *node, struct weight_file **ret)
+{
+	return find_in_group(node->group, node_tensor(node)->path, NULL, ret);
 }
 
 /* As tensor_like(); most tensors are in the same file as the one before. */
@@ -532,6 +557,21 @@ const struct weight_tensor *node_tensor(const struct node *node)
 {
 	assert(node->kind == NODE_TENSOR);
 	return weight_tensors_at(node->table->tensors, node->index);
+}
+
+int node_of_operations(struct fs *fs, struct node *control, struct node **ret)
+{
+	return node_of_virtual(fs, NODE_OPERATIONS, 0, control, NULL, NULL,
+			       ret);
+}
+
+int node_of_operation(struct fs *fs, struct node *operations, uint64_t id,
+		      struct node **ret)
+{
+	if (id >> INDEX_BITS != 0)
+		return -ENOENT;
+	return node_of_virtual(fs, NODE_OPERATION, (size_t)id, operations, NULL,
+			       NULL, ret);
 }
 
 struct node *node_find_dir(struct fs *fs, struct weight_dir *dir)
@@ -656,6 +696,7 @@ double node_timeout(const struct node *node)
 	case NODE_ROOT_CONTROL:
 	case NODE_TENSORS:
 	case NODE_TENSOR:
+	case NODE_OPERATIONS:
 		return FS_TIMEOUT_LONG_S;
 	case NODE_FILE:
 	case NODE_GROUP_CONTROL:
@@ -664,6 +705,7 @@ double node_timeout(const struct node *node)
 	case NODE_GROUP_TEXT:
 		return node->fd >= 0 ? FS_TIMEOUT_LONG_S : 0;
 	case NODE_ROOT_TEXT:
+	case NODE_OPERATION:
 		return 0;
 	default:
 		return FS_TIMEOUT_SHORT_S;
@@ -703,6 +745,23 @@ static int stat_text(const struct node *node, struct stat *ret)
 	return 0;
 }
 
+/* It tells of one revision, so it is open to those who may read that. */
+static int stat_operation(const struct node *node, struct stat *ret)
+{
+	struct stat like;
+	int r = weight_tree_operation_stat(node->fs->store, node->index, &like);
+
+	if (r < 0)
+		return r;
+	stat_virtual(node, S_IFREG | (like.st_mode & 0444), ret);
+	ret->st_uid = like.st_uid;
+	ret->st_gid = like.st_gid;
+	ret->st_atim = like.st_atim;
+	ret->st_mtim = like.st_mtim;
+	ret->st_ctim = like.st_ctim;
+	return 0;
+}
+
 int node_stat(struct node *node, struct stat *ret)
 {
 	struct stat st = { 0 };
@@ -729,6 +788,9 @@ int node_stat(struct node *node, struct stat *ret)
 	case NODE_TENSOR:
 		stat_virtual(node, S_IFREG | (node->like.st_mode & 0777), &st);
 		break;
+	case NODE_OPERATION:
+		r = stat_operation(node, &st);
+		break;
 	default:
 		stat_virtual(node, S_IFDIR | 0555, &st);
 		break;
@@ -738,6 +800,24 @@ int node_stat(struct node *node, struct stat *ret)
 	st.st_blksize = WEIGHT_FILE_BLKSIZE;
 	*ret = st;
 	return 0;
+}
+
+/* A change of the bytes shows in the time of the inode, which nobody can set. */
+bool node_keeps_cache(struct node *node, int fd)
+{
+	struct timespec now = { 0 };
+	struct stat st;
+	bool same;
+
+	if (node_is_published(node) && fstat(fd, &st) == 0 &&
+	    (node->kind != NODE_FILE || weight_file_may_pass(node->file)))
+		now = st.st_ctim;
+	(void)pthread_mutex_lock(&node->lock);
+	same = now.tv_sec != 0 && now.tv_sec == node->cached.tv_sec &&
+	       now.tv_nsec == node->cached.tv_nsec;
+	node->cached = now;
+	(void)pthread_mutex_unlock(&node->lock);
+	return same;
 }
 
 void node_drop_group(struct fs *fs, const struct weight_group *group)
@@ -826,6 +906,19 @@ static void path_of_group(struct fs *fs, struct weight_group *group,
 		(unsigned long long)weight_group_identity(group)->generation);
 }
 
+/* The service directory, or something in it. */
+static bool is_below_control(const struct node *node)
+{
+	switch (node->kind) {
+	case NODE_DIR:
+	case NODE_STAGING:
+	case NODE_FILE:
+		return false;
+	default:
+		return true;
+	}
+}
+
 void node_path(struct fs *fs, const struct node *node, const char *name,
 	       struct buf *ret)
 {
@@ -842,12 +935,15 @@ void node_path(struct fs *fs, const struct node *node, const char *name,
 		(void)buf_printf(ret, "/");
 		(void)node_path_in_group(node, ret);
 	}
-	if (!node->file && (group || node->kind == NODE_ROOT_CONTROL ||
-			    node->kind == NODE_ROOT_TEXT))
+	if (is_below_control(node))
 		(void)buf_printf(ret, "/" FS_CONTROL_NAME);
 	if (node->kind == NODE_TENSOR)
 		(void)buf_printf(ret, "/tensors/%s",
 				 node_tensor(node)->file_name);
+	if (node->kind == NODE_OPERATIONS || node->kind == NODE_OPERATION)
+		(void)buf_printf(ret, "/operations");
+	if (node->kind == NODE_OPERATION)
+		(void)buf_printf(ret, "/%zu.json", node->index);
 	if (name)
 		(void)buf_printf(ret, "/%s", name);
 }

@@ -15,6 +15,8 @@
  *	GROUP_TEXT	group, index		a row of its table
  *	TENSORS		group, tensors		.weights/tensors
  *	TENSOR		group, table, index	one tensor
+ *	OPERATIONS				.weights/operations of the mount
+ *	OPERATION	index, its id		one operation
  *
  * There is one node for one thing, so hard links and repeated lookups share it
  * and its backing id, and a generation's nodes live on through publishing.
@@ -49,6 +51,8 @@ enum node_kind {
 	NODE_GROUP_TEXT,
 	NODE_TENSORS,
 	NODE_TENSOR,
+	NODE_OPERATIONS,
+	NODE_OPERATION,
 };
 
 /* What a tensor looks like, by the file that holds it. */
@@ -72,12 +76,13 @@ struct node {
 	struct stat like; /* virtual ones: owner, mode and times */
 
 	struct work work; /* frees it */
-	struct fs *fs;    /* for work */
+	struct fs *fs;    /* whose table it is in */
 
 	pthread_mutex_t lock;
 	unsigned opens;     /* under lock */
 	bool passed;        /* under lock; true only while opens > 0 matters */
 	int32_t backing_id; /* under lock; 0: none */
+	struct timespec cached; /* under lock; see node_keeps_cache() */
 	struct node_like *last; /* under lock; TENSORS: of the last lookup */
 	char *error;            /* under lock; DIR: the last refusal, or NULL */
 };
@@ -106,9 +111,15 @@ int node_of_text(struct fs *fs, struct node *control, size_t index,
 int node_of_tensors(struct fs *fs, struct node *control, struct node **ret);
 int node_of_tensor(struct fs *fs, struct node *tensors, size_t index,
 		   struct node **ret);
+int node_of_operations(struct fs *fs, struct node *control, struct node **ret);
+/* Whether there is such an operation is not looked at: node_stat() does. */
+int node_of_operation(struct fs *fs, struct node *operations, uint64_t id,
+		      struct node **ret);
 
 /* What the tensor table says; lives as long as the node. */
 const struct weight_tensor *node_tensor(const struct node *node);
+/* The file that holds it, with a reference. Errors: as weight_file_lookup(). */
+int node_tensor_file(const struct node *node, struct weight_file **ret);
 
 /* The DIR node of a directory if there is one, with a reference, or NULL. */
 struct node *node_find_dir(struct fs *fs, struct weight_dir *dir);
@@ -123,8 +134,16 @@ bool node_is_lineage(const struct node *node);
 /* Whether the kernel may keep what it knows of the node. */
 double node_timeout(const struct node *node);
 
-/* Fast for all kinds. Errors: what the thing answers. */
+/* Fast for all kinds but OPERATION. Errors: what the thing answers. */
 int node_stat(struct node *node, struct stat *ret);
+
+/*
+ * For an open that is served by reading: whether the kernel may keep what it
+ * has cached of the file behind the descriptor. Not what it got before the
+ * bytes changed, which for a published file means that they were mended; nor
+ * while they are damaged, since it may have some of the bad ones.
+ */
+bool node_keeps_cache(struct node *node, int fd);
 
 /* Gives up the idle backing ids and descriptors of a group that is gone. */
 void node_drop_group(struct fs *fs, const struct weight_group *group);

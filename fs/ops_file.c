@@ -7,8 +7,8 @@
 #include "fs/control.h"
 #include "fs/ops.h"
 
-/* A tensor up to this size is made in no time. */
-#define TENSOR_BYTES_SOON ((uint64_t)4 << 20)
+/* How long fsync(2) of a published directory waits. */
+#define SYNC_DIR_MS_MAX 2000
 
 /*
  * Decides who moves the bytes of this open: the kernel, by a backing id, or we,
@@ -18,8 +18,10 @@ static int open_backing(struct handle *handle, int path_fd,
 			struct fuse_file_info *fi)
 {
 	int32_t id = 0;
+	int r = passthrough_attach(handle->fs, handle->node, path_fd, &id);
 
-	passthrough_attach(handle->fs, handle->node, path_fd, &id);
+	if (r < 0)
+		return r;
 	handle->attached = true;
 	fi->noflush = !weight_open_writes(handle->flags);
 	metrics_add(METRIC_OPENS, 1);
@@ -28,11 +30,27 @@ static int open_backing(struct handle *handle, int path_fd,
 		compat_pass(fi, id);
 		return 0;
 	}
-	fi->keep_cache = node_is_published(handle->node);
+	fi->keep_cache = node_keeps_cache(handle->node, path_fd);
 	/* Where to append is the kernel's to say; alignment isn't ours. */
 	return handle_reopen(path_fd,
 			     handle->flags & (O_ACCMODE | O_SYNC | O_DSYNC),
 			     &handle->fd);
+}
+
+/* Why an open of a published file was refused. */
+static void explain(const struct node *node, int err, int flags,
+		    struct buf *why)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(node);
+
+	if (!group || weight_group_state(group) != WEIGHT_GROUP_PUBLISHED)
+		return;
+	/* The store has said so already: for the log. */
+	if (err == -EINPROGRESS || (err == -EINVAL && flags & O_DIRECT))
+		(void)weight_group_error(group, why);
+	else if (err == -EIO)
+		(void)weight_group_damage(group, why);
 }
 
 static void reply_opened(fuse_req_t req, struct handle *handle,
@@ -49,17 +67,32 @@ static void call_reply_opened(struct call *call)
 	reply_opened(call->req, take_ptr(call->handle), &call->fi);
 }
 
-/* Opens the handle's file. On failure the handle may be closed as it is. */
+/*
+ * Opens the handle's file in the store. How a published one looks is taken
+ * before that, so that no later change is missed.
+ */
+static int open_in_store(struct handle *handle, bool may_block)
+{
+	struct weight_file *file = handle->node->file;
+	struct stat st;
+	int r;
+
+	if (node_is_published(handle->node) && weight_file_stat(file, &st) == 0)
+		handle->vouched = st.st_ctim;
+	r = weight_file_open(file, handle->flags, may_block);
+	handle->opened = r == 0;
+	return r;
+}
+
+/* On failure the handle may be closed as it is. */
 static int open_file(struct handle *handle, bool may_block,
 		     struct fuse_file_info *fi)
 {
-	struct weight_file *file = handle->node->file;
-	int r = weight_file_open(file, handle->flags, may_block);
+	int r = open_in_store(handle, may_block);
 
 	if (r < 0)
 		return r;
-	handle->opened = true;
-	return open_backing(handle, weight_file_fd(file), fi);
+	return open_backing(handle, weight_file_fd(handle->node->file), fi);
 }
 
 static int act_open(struct call *call)
@@ -72,10 +105,24 @@ static int act_open(struct call *call)
 	r = open_file(handle, true, &call->fi);
 	if (r < 0) {
 		handle_close(handle);
+		explain(call->node, r, (int)call->flags, &call->why);
 		return r;
 	}
 	call->handle = handle;
 	return 0;
+}
+
+/* The store knows of the handle already. */
+static int act_open_rest(struct call *call)
+{
+	int r = open_backing(call->handle, weight_file_fd(call->node->file),
+			     &call->fi);
+
+	if (r < 0) {
+		handle_close(take_ptr(call->handle));
+		explain(call->node, r, (int)call->flags, &call->why);
+	}
+	return r;
 }
 
 static int act_open_tensor(struct call *call)
@@ -98,15 +145,9 @@ static int act_open_tensor(struct call *call)
 	return 0;
 }
 
-/* Copying a large tensor would keep a worker from others. */
-static bool is_large_tensor(const struct node *node)
-{
-	return node->kind == NODE_TENSOR &&
-	       node_tensor(node)->len > TENSOR_BYTES_SOON;
-}
-
 static void open_later(fuse_req_t req, struct node *node,
-		       int (*act)(struct call *call), struct fuse_file_info *fi)
+		       int (*act)(struct call *call), struct fuse_file_info *fi,
+		       bool slow)
 {
 	struct call *call = call_new(req, node, act, call_reply_opened);
 
@@ -116,13 +157,42 @@ static void open_later(fuse_req_t req, struct node *node,
 	call->flags = (unsigned)fi->flags;
 	if (node->kind == NODE_FILE && weight_open_writes(fi->flags))
 		call->enters = CALL_ENTERS_NODE;
-	if (is_large_tensor(node))
+	if (slow)
 		call_submit_slow(call);
 	else
 		call_submit(call);
 }
 
-/* Reading a file that is in use or leased already takes no other thread. */
+static void open_rest_later(fuse_req_t req, struct handle *handle,
+			    struct fuse_file_info *fi)
+{
+	struct call *call =
+		call_new(req, handle->node, act_open_rest, call_reply_opened);
+
+	if (!call) {
+		handle_close(handle);
+		return;
+	}
+	call->handle = handle;
+	call->fi = *fi;
+	call->flags = (unsigned)fi->flags;
+	call_submit(call);
+}
+
+static void reply_explained(fuse_req_t req, int err, struct node *node,
+			    int flags)
+{
+	struct buf why = BUF_INIT;
+
+	explain(node, err, flags, &why);
+	reply_refused(req, err, node, NULL, why.data);
+	buf_release(&why);
+}
+
+/*
+ * Reading a file that is in use or leased already takes no other thread, where
+ * the kernel reads it.
+ */
 static void open_now(fuse_req_t req, struct node *node,
 		     struct fuse_file_info *fi)
 {
@@ -133,16 +203,23 @@ static void open_now(fuse_req_t req, struct node *node,
 		reply_err(req, r);
 		return;
 	}
-	r = open_file(handle, false, fi);
+	r = open_in_store(handle, false);
+	if (r == 0 && !passthrough_wanted(handle->fs, node)) {
+		open_rest_later(req, handle, fi);
+		return;
+	}
+	if (r == 0)
+		r = open_backing(handle, weight_file_fd(node->file), fi);
 	if (r == 0) {
 		reply_opened(req, handle, fi);
 		return;
 	}
 	handle_close(handle);
+	/* Its bytes may have to be verified, which takes more than a moment. */
 	if (r == -EWOULDBLOCK)
-		open_later(req, node, act_open, fi);
+		open_later(req, node, act_open, fi, true);
 	else
-		reply_refused(req, r, node, NULL, "");
+		reply_explained(req, r, node, fi->flags);
 }
 
 static void open_text(fuse_req_t req, struct node *node,
@@ -182,17 +259,18 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	}
 	switch (node->kind) {
 	case NODE_FILE:
-		if (!weight_open_writes(fi->flags) &&
-		    passthrough_wanted(fs, node))
-			open_now(req, node, fi);
+		if (weight_open_writes(fi->flags))
+			open_later(req, node, act_open, fi, false);
 		else
-			open_later(req, node, act_open, fi);
+			open_now(req, node, fi);
 		return;
 	case NODE_TENSOR:
-		open_later(req, node, act_open_tensor, fi);
+		/* It is copied, and its file may have to be verified. */
+		open_later(req, node, act_open_tensor, fi, true);
 		return;
 	case NODE_ROOT_TEXT:
 	case NODE_GROUP_TEXT:
+	case NODE_OPERATION:
 		if (weight_open_writes(fi->flags))
 			reply_refused(req, -EPERM, node, NULL,
 				      "this file belongs to the filesystem");
@@ -325,17 +403,31 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	(void)fuse_reply_err(req, 0);
 }
 
+/* The kernel holds a lock of the directory meanwhile: not for long. */
+static int sync_revision(struct call *call)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(call->node);
+	struct weight_waiter waiter = call_waiter(call, NULL);
+
+	return weight_group_sync(group, SYNC_DIR_MS_MAX, &waiter, &call->why);
+}
+
 static int act_sync(struct call *call)
 {
+	struct node *node = call->node;
 	auto_fd int fd = -1;
 	int r;
 
-	if (call->node->kind == NODE_FILE)
-		return weight_file_sync(call->node->file, call->flags != 0);
-	if (call->node->kind != NODE_DIR && call->node->kind != NODE_STAGING)
+	if (node->kind == NODE_FILE && node_is_published(node) &&
+	    S_ISDIR(weight_file_type(node->file)))
+		return sync_revision(call);
+	if (node->kind == NODE_FILE)
+		return weight_file_sync(node->file, call->flags != 0);
+	if (node->kind != NODE_DIR && node->kind != NODE_STAGING)
 		return 0;
-	r = handle_reopen(weight_dir_fd(call->node->dir),
-			  O_RDONLY | O_DIRECTORY, &fd);
+	r = handle_reopen(weight_dir_fd(node->dir), O_RDONLY | O_DIRECTORY,
+			  &fd);
 	if (r < 0)
 		return r;
 	return fsync(fd) == 0 ? 0 : -errno;

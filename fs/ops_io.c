@@ -8,15 +8,131 @@
 
 /* So that an interrupted copy ends soon. */
 #define COPY_BYTES_MAX ((size_t)64 << 20)
+/* Of one range of a file that changes while it is read. */
+#define READ_TRIES_MAX 8
 
 /* ---- READ, where the kernel doesn't do it itself ---- */
+
+/* Reads len bytes, no less. */
+static int read_all(int fd, char *data, size_t len, uint64_t offset)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		ssize_t n = pread(fd, data + done, len - done,
+				  (off_t)(offset + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			return log_debug(-EIO, "%zu of %zu bytes", done, len);
+		done += (size_t)n;
+	}
+	return 0;
+}
+
+static bool is_vouched(struct handle *handle, const struct stat *st)
+{
+	const struct timespec *t = &handle->vouched;
+	bool same;
+
+	(void)pthread_mutex_lock(&handle->lock);
+	same = t->tv_sec == st->st_ctim.tv_sec &&
+	       t->tv_nsec == st->st_ctim.tv_nsec;
+	(void)pthread_mutex_unlock(&handle->lock);
+	return same;
+}
+
+/*
+ * Makes sure that the bytes of a published file are those that were published,
+ * or known to be damaged; stores what the file looks like then. It may have
+ * been changed behind our back since it was opened. Opening it looks, and
+ * verifies if need be.
+ */
+static int vouch(struct call *call, struct stat *ret)
+{
+	struct handle *handle = call->handle;
+	struct weight_file *file = call->node->file;
+	int r;
+
+	if (fstat(handle->fd, ret) != 0)
+		return -errno;
+	if (is_vouched(handle, ret))
+		return 0;
+	r = weight_file_open(file, O_RDONLY, call->may_wait);
+	if (r == -EWOULDBLOCK)
+		return CALL_AGAIN;
+	if (r < 0)
+		return r == -EINPROGRESS ? -EIO : r;
+	weight_file_close(file, O_RDONLY);
+	(void)pthread_mutex_lock(&handle->lock);
+	handle->vouched = ret->st_ctim;
+	(void)pthread_mutex_unlock(&handle->lock);
+	return 0;
+}
+
+/* Errors: -EAGAIN it changed meanwhile, as when another range is mended. */
+static int read_once(struct call *call)
+{
+	int fd = call->handle->fd;
+	struct stat before, after;
+	uint64_t len = 0;
+	int r = vouch(call, &before);
+
+	if (r == 0)
+		r = weight_file_range_check(call->node->file, call->offset,
+					    call->size);
+	if (r != 0)
+		return r;
+	if (call->offset < (uint64_t)before.st_size)
+		len = (uint64_t)before.st_size - call->offset;
+	if (len > call->size)
+		len = call->size;
+	r = read_all(fd, call->data, (size_t)len, call->offset);
+	if (r < 0)
+		return r;
+	if (fstat(fd, &after) != 0)
+		return -errno;
+	if (!is_vouched(call->handle, &after))
+		return -EAGAIN;
+	call->count = len;
+	return weight_file_range_check(call->node->file, call->offset,
+				       call->size);
+}
+
+/*
+ * All bytes that there are or an error: the kernel takes a short answer for
+ * the end of the file and fills up with zeros.
+ */
+static int read_published(struct call *call)
+{
+	int r = -EAGAIN;
+
+	if (!call->data)
+		call->data = malloc(call->size + 1);
+	if (!call->data)
+		return -ENOMEM;
+	for (unsigned i = 0; i < READ_TRIES_MAX && r == -EAGAIN; i++)
+		r = read_once(call);
+	return r == -EAGAIN ? log_debug(-EIO, "it goes on changing") : r;
+}
+
+static void reply_data(struct call *call)
+{
+	(void)fuse_reply_buf(call->req, call->data, (size_t)call->count);
+}
 
 static int act_read(struct call *call)
 {
 	/* The kernel reads these by their backing id. */
 	if (call->handle->fd < 0)
 		return -EIO;
-	return 0;
+	if (call->node->kind != NODE_FILE || !node_is_published(call->node))
+		return 0;
+	call->reply = reply_data;
+	return read_published(call);
 }
 
 static void reply_read(struct call *call)
@@ -30,18 +146,11 @@ static void reply_read(struct call *call)
 	(void)fuse_reply_data(call->req, &data, FUSE_BUF_NO_SPLICE);
 }
 
-static bool is_text(const struct node *node)
-{
-	return (node->kind == NODE_ROOT_TEXT ||
-		node->kind == NODE_GROUP_TEXT) &&
-	       node->fd < 0;
-}
-
 void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
 	     struct fuse_file_info *fi)
 {
 	struct node *node = node_of(fs_of(req), ino);
-	bool text = is_text(node);
+	bool text = control_is_text(node);
 	struct call *call = call_new(req, node, text ? control_read : act_read,
 				     text ? call_reply_out : reply_read);
 
@@ -193,11 +302,18 @@ void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence,
 
 static int act_copy(struct call *call)
 {
+	struct node *from = call->other;
 	size_t copied = 0;
-	int r = weight_file_copy_range(call->other->file, call->offset,
-				       call->node->file, call->new_offset,
-				       call->size, &copied);
+	int r = 0;
 
+	/* What is damaged stays where it is. */
+	if (node_is_published(from))
+		r = weight_file_range_check(from->file, call->offset,
+					    call->size);
+	if (r < 0)
+		return r;
+	r = weight_file_copy_range(from->file, call->offset, call->node->file,
+				   call->new_offset, call->size, &copied);
 	call->count = copied;
 	return r;
 }

@@ -39,9 +39,24 @@ static int act_lookup_control(struct call *call)
 
 	if (r < 0)
 		return r;
-	if (control_is_tensors(call->node, row))
+	switch (control_dir(row)) {
+	case NODE_TENSORS:
 		return node_of_tensors(call->fs, call->node, &call->made);
-	return node_of_text(call->fs, call->node, row, &call->made);
+	case NODE_OPERATIONS:
+		return node_of_operations(call->fs, call->node, &call->made);
+	default:
+		return node_of_text(call->fs, call->node, row, &call->made);
+	}
+}
+
+static int act_lookup_operation(struct call *call)
+{
+	uint64_t id;
+	int r = control_operation_id(call->name, &id);
+
+	if (r < 0)
+		return r;
+	return node_of_operation(call->fs, call->node, id, &call->made);
 }
 
 static int lookup_tensor(struct fs *fs, struct node *parent, const char *name,
@@ -123,6 +138,9 @@ void op_lookup(fuse_req_t req, fuse_ino_t ino, const char *name)
 	case NODE_GROUP_CONTROL:
 		lookup_later(req, parent, name, act_lookup_control);
 		return;
+	case NODE_OPERATIONS:
+		lookup_later(req, parent, name, act_lookup_operation);
+		return;
 	case NODE_TENSORS:
 		r = lookup_tensor(fs, parent, name, &found);
 		break;
@@ -158,10 +176,26 @@ void op_forget_multi(fuse_req_t req, size_t count,
 
 /* ---- Attributes of files ---- */
 
+static int act_nothing(struct call *call)
+{
+	(void)call;
+	return 0;
+}
+
 void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
+	struct node *node = node_of(fs_of(req), ino);
+	struct call *call;
+
 	(void)fi;
-	reply_attr(req, node_of(fs_of(req), ino));
+	if (node->kind != NODE_OPERATION) {
+		reply_attr(req, node);
+		return;
+	}
+	/* Its revision has to be found. */
+	call = call_new(req, node, act_nothing, call_reply_attr);
+	if (call)
+		call_submit(call);
 }
 
 static struct timespec time_to_set(int to_set, int set, int now,
@@ -252,9 +286,23 @@ void op_readlink(fuse_req_t req, fuse_ino_t ino)
 		call_submit(call);
 }
 
+/* A memory filesystem promises its size, whatever memory there is. */
+static void bound_by_memory(struct statvfs *st, uint64_t available_bytes)
+{
+	fsblkcnt_t left = available_bytes / st->f_frsize;
+
+	if (st->f_bfree > left) {
+		st->f_blocks -= st->f_bfree - left;
+		st->f_bfree = left;
+	}
+	if (st->f_bavail > left)
+		st->f_bavail = left;
+}
+
 void op_statfs(fuse_req_t req, fuse_ino_t ino)
 {
 	struct fs *fs = fs_of(req);
+	struct weight_tree_space space;
 	struct statvfs st;
 
 	(void)ino;
@@ -262,6 +310,12 @@ void op_statfs(fuse_req_t req, fuse_ino_t ino)
 		reply_err(req, -errno);
 		return;
 	}
+	/* One that leaves out the latter means the former. */
+	if (!st.f_frsize)
+		st.f_frsize = st.f_bsize;
+	weight_tree_space(fs->store, &space);
+	if (space.memory_only)
+		bound_by_memory(&st, space.available_bytes);
 	st.f_namemax = WEIGHT_TREE_NAME_MAX;
 	(void)fuse_reply_statfs(req, &st);
 }

@@ -127,10 +127,17 @@ int passthrough_describe(const struct fs *fs, struct buf *ret)
 				  strerror(-err));
 }
 
+/* The kernel would serve what is damaged like all the rest. */
+static bool is_whole(const struct node *node)
+{
+	return node->kind != NODE_FILE || !node_is_published(node) ||
+	       weight_file_may_pass(node->file);
+}
+
 /* Whether an idle node would be passed through. */
 static bool eligible(struct fs *fs, const struct node *node)
 {
-	if (!atomic_load(&fs->passthrough.on))
+	if (!atomic_load(&fs->passthrough.on) || !is_whole(node))
 		return false;
 	if (node->kind != NODE_FILE || fs->passthrough.staged)
 		return true;
@@ -147,24 +154,47 @@ bool passthrough_wanted(struct fs *fs, struct node *node)
 	return wanted;
 }
 
-void passthrough_attach(struct fs *fs, struct node *node, int fd,
-			int32_t *ret_id)
+/*
+ * Decides how the opens of an idle node are served. An id that is no longer
+ * of use is stored in *ret_idle. Lock held.
+ */
+static int decide_locked(struct fs *fs, struct node *node, int fd,
+			 int32_t *ret_idle)
 {
 	int r = 0;
 
-	(void)pthread_mutex_lock(&node->lock);
-	if (node->opens == 0) {
-		node->passed = eligible(fs, node);
-		if (node->passed && node->backing_id == 0)
-			r = backing_open(fs, fd, &node->backing_id);
-		if (r < 0)
-			node->passed = false;
+	node->passed = eligible(fs, node);
+	if (!node->passed) {
+		*ret_idle = node->backing_id;
+		node->backing_id = 0;
+	} else if (node->backing_id == 0) {
+		r = backing_open(fs, fd, &node->backing_id);
+		node->passed = r == 0;
 	}
-	node->opens++;
-	*ret_id = node->passed ? node->backing_id : 0;
+	return r;
+}
+
+int passthrough_attach(struct fs *fs, struct node *node, int fd,
+		       int32_t *ret_id)
+{
+	int32_t idle = 0;
+	int r = 0, err = 0;
+
+	(void)pthread_mutex_lock(&node->lock);
+	if (node->opens == 0)
+		err = decide_locked(fs, node, fd, &idle);
+	else if (node->passed && !is_whole(node))
+		r = -EIO;
+	if (r == 0) {
+		node->opens++;
+		*ret_id = node->passed ? node->backing_id : 0;
+	}
 	(void)pthread_mutex_unlock(&node->lock);
-	if (r < 0)
-		note_failure(fs, r);
+	if (idle > 0)
+		backing_close(fs, idle);
+	if (err < 0)
+		note_failure(fs, err);
+	return r;
 }
 
 void passthrough_detach(struct fs *fs, struct node *node, bool keep)

@@ -7,6 +7,10 @@
  * another one while any is open, and refuses to mix opens with and without.
  * So the first open of an idle node decides, and the rest follow.
  *
+ * A published file of which a range is damaged is served by reading, so that
+ * the range can answer EIO. While opens from before go on through the kernel,
+ * there is no way to serve another one.
+ *
  * Whether the kernel lets us is found out by registering. When it doesn't, the
  * reason is kept for `health` and files are served by reading them.
  *
@@ -49,9 +53,10 @@ bool passthrough_wanted(struct fs *fs, struct node *node);
 /*
  * Counts one open of the node. *ret_id is the backing id to answer with, or 0
  * when this open is served by reading. fd is the node's O_PATH descriptor.
+ * Errors: -EIO the file is damaged, and it is still passed through to others.
  */
-void passthrough_attach(struct fs *fs, struct node *node, int fd,
-			int32_t *ret_id);
+int passthrough_attach(struct fs *fs, struct node *node, int fd,
+		       int32_t *ret_id);
 
 /*
  * Counts it down. keep: the id stays registered while nobody has the node

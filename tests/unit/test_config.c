@@ -40,8 +40,15 @@ START_TEST(the_defaults_are_those_of_the_manual)
 	struct config cfg;
 
 	config_init(&cfg);
-	ck_assert_int_eq(cfg.durability, CONFIG_DURABILITY_WRITETHROUGH);
+	ck_assert_uint_eq(cfg.memory_bytes, 0);
+	ck_assert_uint_eq(cfg.headroom_bytes, 0);
+	ck_assert_int_eq(cfg.durability, CONFIG_DURABILITY_WRITEBACK);
+	ck_assert_uint_eq(cfg.io_limit, 0);
 	ck_assert_uint_eq(cfg.publish_wait_ms, 5000);
+	ck_assert_uint_eq(cfg.open_wait_ms, 10000);
+	ck_assert_int_eq(cfg.direct, CONFIG_DIRECT_REFUSE);
+	ck_assert_uint_eq(cfg.scrub_every_ms, (uint64_t)720 * 3600000);
+	ck_assert_uint_eq(cfg.scrub_rate, 100 << 20);
 	ck_assert_uint_eq(cfg.lease_ttl_ms, 86400000);
 	ck_assert_uint_eq(cfg.derived_bytes, 0);
 	ck_assert_int_eq(cfg.passthrough, CONFIG_PASSTHROUGH_AUTO);
@@ -68,6 +75,8 @@ START_TEST(a_list_sets_every_option)
 		config_parse_list(
 			&cfg,
 			"durability=none,publish_wait=250ms,lease_ttl=1ms,"
+			"memory=3G,headroom=512M,io_limit=200M,open_wait=2m,"
+			"direct=allow,scrub=24h,scrub_rate=0,"
 			"derived=64M,passthrough=off,control=visible,"
 			"publish_mode=u=rw\\,go=r,allow_other,tenants=default,"
 			"log=/var/log/w\\,\\\\x,log_level=debug,"
@@ -81,6 +90,13 @@ START_TEST(a_list_sets_every_option)
 	ck_assert_uint_eq(cfg.publish_wait_ms, 250);
 	ck_assert_uint_eq(cfg.lease_ttl_ms, 1);
 	ck_assert_uint_eq(cfg.derived_bytes, 64 << 20);
+	ck_assert_uint_eq(cfg.memory_bytes, (uint64_t)3 << 30);
+	ck_assert_uint_eq(cfg.headroom_bytes, 512 << 20);
+	ck_assert_uint_eq(cfg.io_limit, 200 << 20);
+	ck_assert_uint_eq(cfg.open_wait_ms, 120000);
+	ck_assert_int_eq(cfg.direct, CONFIG_DIRECT_ALLOW);
+	ck_assert_uint_eq(cfg.scrub_every_ms, 86400000);
+	ck_assert_uint_eq(cfg.scrub_rate, 0);
 	ck_assert_int_eq(cfg.passthrough, CONFIG_PASSTHROUGH_OFF);
 	ck_assert_int_eq(cfg.control, CONFIG_CONTROL_VISIBLE);
 	ck_assert_str_eq(cfg.publish_mode.text, "u=rw,go=r");
@@ -126,12 +142,30 @@ static const struct {
 	{ "a\nb", "unknown option 'a?b'; --help lists all options" },
 	{ "durability",
 	  "option 'durability' needs a value; "
-	  "give one of writethrough|none" },
+	  "give one of writeback|writethrough|none" },
 	{ "durability=",
-	  "option 'durability' can't be ''; give one of writethrough|none" },
-	{ "durability=writeback",
-	  "option 'durability' can't be 'writeback'; "
-	  "give one of writethrough|none" },
+	  "option 'durability' can't be ''; "
+	  "give one of writeback|writethrough|none" },
+	{ "durability=write_back",
+	  "option 'durability' can't be 'write_back'; "
+	  "give one of writeback|writethrough|none" },
+	{ "memory=half",
+	  "option 'memory' can't be 'half'; give a number of bytes, "
+	  "or one with K, M, G or T, from 0 to 1024T" },
+	{ "io_limit=100M/s",
+	  "option 'io_limit' can't be '100M/s'; give a number of bytes, "
+	  "or one with K, M, G or T, from 0 to 1024T" },
+	{ "direct=on",
+	  "option 'direct' can't be 'on'; give one of refuse|allow" },
+	{ "open_wait=2h",
+	  "option 'open_wait' can't be '2h'; "
+	  "give a number with ms, s, m or h, from 0 to 1h" },
+	{ "scrub=never",
+	  "option 'scrub' can't be 'never'; "
+	  "give a number with ms, s, m or h, from 0 to 87600h" },
+	{ "scrub=87601h",
+	  "option 'scrub' can't be '87601h'; "
+	  "give a number with ms, s, m or h, from 0 to 87600h" },
 	{ "publish_wait=5",
 	  "option 'publish_wait' can't be '5'; "
 	  "give a number with ms, s, m or h, from 0 to 1h" },
@@ -382,7 +416,10 @@ START_TEST(what_is_printed_can_be_read_back)
 	config_init(&again);
 	ck_assert_int_eq(config_parse_list(
 				 &cfg,
-				 "durability=none,publish_wait=1500ms,"
+				 "durability=writethrough,publish_wait=1500ms,"
+				 "memory=5G,headroom=1025,io_limit=1M,"
+				 "open_wait=61s,direct=allow,scrub=90m,"
+				 "scrub_rate=3M,"
 				 "lease_ttl=90s,derived=1536K,passthrough=off,"
 				 "control=visible,publish_mode=a+rX\\,g=u,"
 				 "allow_other=off,tenants=default,"
@@ -427,12 +464,16 @@ START_TEST(the_help_names_every_option_in_80_columns)
 }
 END_TEST
 
-START_TEST(derived_files_get_an_eighth_unless_told_otherwise)
+START_TEST(pins_get_half_of_it_and_derived_files_a_quarter_of_pins)
 {
 	struct config cfg;
 
 	config_init(&cfg);
+	ck_assert_uint_eq(config_memory_bytes(&cfg, 8192), 4096);
 	ck_assert_uint_eq(config_derived_bytes(&cfg, 8192), 1024);
+	cfg.memory_bytes = 400;
+	ck_assert_uint_eq(config_memory_bytes(&cfg, 8192), 400);
+	ck_assert_uint_eq(config_derived_bytes(&cfg, 8192), 100);
 	cfg.derived_bytes = 5;
 	ck_assert_uint_eq(config_derived_bytes(&cfg, 8192), 5);
 }
@@ -502,7 +543,8 @@ Suite *suite(void)
 	tcase_add_test(tc, a_file_may_be_as_long_as_the_limit_and_no_longer);
 	tcase_add_test(tc, what_is_printed_can_be_read_back);
 	tcase_add_test(tc, the_help_names_every_option_in_80_columns);
-	tcase_add_test(tc, derived_files_get_an_eighth_unless_told_otherwise);
+	tcase_add_test(tc,
+		       pins_get_half_of_it_and_derived_files_a_quarter_of_pins);
 	tcase_add_test(tc, every_allocation_may_fail);
 	suite_add_tcase(s, tc);
 	return s;

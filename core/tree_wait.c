@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where the bytes of published groups are, as users see it: residency, the
+ * operations that change it, and waiting for what is pending.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "core/clock.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "core/metrics.h"
+#include "core/prefetch.h"
+#include "core/step.h"
+#include "core/tree_priv.h"
+
+#define POLL_MS 50
+#define PROGRESS_MS 1000
+
+/* ---- What is true now ---- */
+
+struct pinned {
+	uint64_t granules; /* in bytes */
+	uint64_t bytes;    /* of files, that lie in them */
+};
+
+/* Lock held. */
+static void add_file_locked(struct weight_file *f, struct pinned *sum)
+{
+	uint64_t size, pinned;
+
+	if (!f->pin)
+		return;
+	size = pins_file_size(f->pin);
+	pinned = pins_file_pinned_bytes(f->pin);
+	sum->granules += pinned;
+	if (tree_file_is_hot_locked(f))
+		sum->bytes += size;
+	else
+		sum->bytes += pinned < size ? pinned : size - 1;
+}
+
+static void conclude(const struct pinned *sum, uint64_t total,
+		     struct weight_residence *ret)
+{
+	uint64_t hot = sum->bytes;
+
+	ret->pinned_bytes = sum->granules;
+	if (hot == 0) {
+		ret->residency = WEIGHT_COLD;
+		ret->hot_ratio = 0.0;
+	} else if (hot >= total) {
+		ret->residency = WEIGHT_HOT;
+		ret->hot_ratio = 1.0;
+	} else {
+		ret->residency = WEIGHT_MIXED;
+		ret->hot_ratio = (double)hot / (double)total;
+	}
+}
+
+static int learn_size(struct weight_group *g, struct weight_residence *ret)
+{
+	struct weight_metadata *m = NULL;
+	int r = wms_get(g->store->records, g->identity, &m);
+
+	if (r < 0)
+		return r == -ENOENT ? -ENODATA : r;
+	/* Of nothing, all is where the record says. */
+	ret->residency = m->residency;
+	ret->hot_ratio = m->observed_hot_ratio;
+	store_lock(g->store);
+	g->logical_bytes = m->manifest.logical_bytes;
+	store_unlock(g->store);
+	weight_metadata_free(m);
+	return 0;
+}
+
+int weight_group_residence(struct weight_group *group,
+			   struct weight_residence *ret)
+{
+	struct weight_store *s = group->store;
+	struct weight_residence found = { 0 };
+	struct pinned sum = { 0 };
+	uint64_t total;
+	int r = 0;
+
+	store_lock(s);
+	total = group->logical_bytes;
+	store_unlock(s);
+	if (total == 0)
+		r = learn_size(group, &found);
+	if (r < 0)
+		return r;
+	store_lock(s);
+	total = group->logical_bytes;
+	for (struct list *at = group->files.next; at != &group->files;
+	     at = at->next)
+		add_file_locked(container_of(at, struct weight_file, in_group),
+				&sum);
+	if (group->manifest_pin)
+		sum.granules += pins_file_pinned_bytes(group->manifest_pin);
+	store_unlock(s);
+	if (total > 0)
+		conclude(&sum, total, &found);
+	*ret = found;
+	return 0;
+}
+
+int weight_file_residence(struct weight_file *file,
+			  struct weight_residence *ret)
+{
+	struct pinned sum = { 0 };
+	uint64_t size = 1;
+
+	if (file->type != S_IFREG)
+		return -ENODATA;
+	store_lock(file->store);
+	add_file_locked(file, &sum);
+	if (file->pin)
+		size = pins_file_size(file->pin);
+	store_unlock(file->store);
+	conclude(&sum, size, ret);
+	return 0;
+}
+
+void weight_tree_space(struct weight_store *store,
+		       struct weight_tree_space *ret)
+{
+	struct pins_stats pins;
+	uint64_t available;
+
+	pins_stats(store->pins, &pins);
+	*ret = (struct weight_tree_space){
+		.memory_only = store->abilities.memory_only,
+		.memory_bytes = pins.budget_bytes,
+		.pinned_bytes = pins.pinned_bytes,
+	};
+	if (prefetch_available_memory("", &available) == 0)
+		ret->available_bytes = available;
+}
+
+void weight_tree_gauges(struct weight_store *store)
+{
+	struct prefetch_stats prefetch;
+	uint64_t now = clock_realtime_ms();
+	uint64_t oldest = upkeep_oldest_ms(store);
+	struct pins_stats pins;
+
+	pins_stats(store->pins, &pins);
+	prefetch_stats(store->prefetcher, &prefetch);
+	metrics_set(METRIC_MEMORY_BYTES, pins.budget_bytes);
+	metrics_set(METRIC_PINNED_BYTES, pins.pinned_bytes);
+	metrics_set(METRIC_PINNED_FILES, pins.files);
+	metrics_set(METRIC_PREFETCHED_BYTES, prefetch.read_bytes_total);
+	metrics_set(METRIC_OLDEST_OPERATION_AGE_MS,
+		    oldest && oldest < now ? now - oldest : 0);
+}
+
+/* ---- Operations ---- */
+
+int weight_group_migrate(struct weight_group *group,
+			 enum weight_residency target,
+			 uint64_t expected_metadata_generation, struct buf *why)
+{
+	const struct weight_operation_request request = {
+		.kind = WEIGHT_MIGRATING,
+		.target_residency = target,
+		.expected_metadata_generation = expected_metadata_generation,
+	};
+	struct weight_store *s = group->store;
+	int r;
+
+	if (target != WEIGHT_HOT && target != WEIGHT_COLD) {
+		(void)buf_printf(why, "a revision is moved to hot or to cold");
+		return -EINVAL;
+	}
+	if (weight_group_state(group) != WEIGHT_GROUP_PUBLISHED)
+		return -ENOENT;
+	if (target == WEIGHT_COLD && s->abilities.memory_only) {
+		(void)buf_printf(why, "the store is in memory only, there is "
+				      "no disk to move it to");
+		return -EPERM;
+	}
+	metrics_add(METRIC_METADATA_COMMITS, 1);
+	r = wms_operation_start(s->records, group->identity, &request,
+				clock_realtime_ms(), NULL, why);
+	step("operation: started");
+	if (r == -ECANCELED && why->len == 0)
+		(void)buf_printf(why, "its metadata_generation is another one "
+				      "than was asked for");
+	/* On record it goes on in any case, at the next start at the latest. */
+	if (r == 0)
+		(void)upkeep_want(group);
+	return r;
+}
+
+int weight_tree_operation_next(struct weight_store *store, uint64_t after,
+			       uint64_t *ret)
+{
+	struct weight_operation *op = NULL;
+	int r = wms_operation_next(store->records, after, &op);
+
+	if (r == 0)
+		*ret = op->operation_id;
+	weight_operation_free(op);
+	return r;
+}
+
+/* Whose it is isn't known by its number: the one at or after it. */
+static int operation_get(struct weight_store *s, uint64_t id,
+			 struct weight_operation **ret)
+{
+	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
+		NULL;
+	int r;
+
+	if (id == 0)
+		return -ENOENT;
+	r = wms_operation_next(s->records, id - 1, &op);
+	if (r < 0)
+		return r;
+	if (op->operation_id != id)
+		return -ENOENT;
+	*ret = take_ptr(op);
+	return 0;
+}
+
+static int find_group(struct weight_store *s, const struct weight_identity *id,
+		      struct weight_group **ret)
+{
+	cleanup(weight_dir_unref_cleanup) struct weight_dir *lineage = NULL;
+	int r = tree_lineage_find(s, &id->lineage, false, &lineage);
+
+	return r < 0 ? r : tree_group_find(s, id, lineage, ret);
+}
+
+/* What a running one has done since its record was written. */
+static void overlay(struct weight_store *s, struct weight_operation *op)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
+	uint64_t bytes, units;
+
+	if (weight_operation_is_over(op) ||
+	    find_group(s, &op->identity, &g) < 0 ||
+	    !upkeep_progress(g, op->operation_id, &bytes, &units))
+		return;
+	if (bytes > op->processed_bytes)
+		op->processed_bytes =
+			bytes < op->total_bytes ? bytes : op->total_bytes;
+	if (units > op->processed_units)
+		op->processed_units =
+			units < op->total_units ? units : op->total_units;
+}
+
+static int put_text(struct buf *out, const char *key, const char *value)
+{
+	int r = buf_printf(out, "%s\"%s\":", out->len > 1 ? "," : "", key);
+
+	return r < 0 ? r :
+		       json_write_string(out, value, strlen(value), JSON_UTF8);
+}
+
+static int put_texts(struct buf *out, const struct weight_operation *op)
+{
+	const struct weight_lineage *l = &op->identity.lineage;
+	const struct {
+		const char *key;
+		const char *value;
+	} fields[] = {
+		{ "tenant_id", l->tenant },
+		{ "namespace", l->name_space },
+		{ "resource_id", l->resource },
+		{ "revision", l->revision },
+		{ "kind", weight_operation_kind_name(op->kind) },
+		{ "target_residency",
+		  weight_residency_name(op->target_residency) },
+		{ "cursor", op->cursor },
+		{ "message", op->message },
+	};
+	int r = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(fields) && r == 0; i++)
+		r = put_text(out, fields[i].key, fields[i].value);
+	return r;
+}
+
+static int put_numbers(struct buf *out, const struct weight_operation *op)
+{
+	const struct {
+		const char *key;
+		uint64_t value;
+	} fields[] = {
+		{ "operation_id", op->operation_id },
+		{ "weight_generation", op->identity.generation },
+		{ "fenced_metadata_generation",
+		  op->fenced_metadata_generation },
+		{ "started_at_ms", op->started_at_ms },
+		{ "updated_at_ms", op->updated_at_ms },
+		{ "processed_units", op->processed_units },
+		{ "total_units", op->total_units },
+		{ "processed_bytes", op->processed_bytes },
+		{ "total_bytes", op->total_bytes },
+	};
+	int r = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(fields) && r == 0; i++)
+		r = buf_printf(out, ",\"%s\":%llu", fields[i].key,
+			       (unsigned long long)fields[i].value);
+	return r < 0 ? r :
+		       buf_printf(out, ",\"target_hot_ratio\":%.6g}\n",
+				  op->target_hot_ratio);
+}
+
+int weight_tree_operation_json(struct weight_store *store, uint64_t id,
+			       struct buf *ret)
+{
+	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
+		NULL;
+	struct buf text = BUF_INIT;
+	int r = operation_get(store, id, &op);
+
+	if (r < 0)
+		return r;
+	overlay(store, op);
+	r = buf_append(&text, "{", 1);
+	if (r == 0)
+		r = put_texts(&text, op);
+	if (r == 0)
+		r = put_numbers(&text, op);
+	if (r == 0)
+		r = buf_append(ret, text.data, text.len);
+	buf_release(&text);
+	return r;
+}
+
+int weight_tree_operation_stat(struct weight_store *store, uint64_t id,
+			       struct stat *ret)
+{
+	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
+		NULL;
+	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
+	struct stat root, st = { .st_mode = S_IFREG | 0400 };
+	int r = operation_get(store, id, &op);
+
+	if (r < 0)
+		return r;
+	if (find_group(store, &op->identity, &g) == 0 &&
+	    fstatat(g->files_fd, "", &root, AT_EMPTY_PATH) == 0) {
+		st.st_uid = root.st_uid;
+		st.st_gid = root.st_gid;
+		st.st_mode |= root.st_mode & 0444;
+	}
+	st.st_mtim.tv_sec = (time_t)(op->updated_at_ms / 1000);
+	st.st_mtim.tv_nsec = (long)(op->updated_at_ms % 1000) * 1000000;
+	st.st_atim = st.st_ctim = st.st_mtim;
+	*ret = st;
+	return 0;
+}
+
+/* ---- Waiting ---- */
+
+static void tell(struct weight_group *g, const struct weight_waiter *waiter,
+		 uint64_t *next_ms)
+{
+	struct buf line = BUF_INIT;
+
+	if (!waiter || !waiter->progress || clock_monotonic_ms() < *next_ms)
+		return;
+	*next_ms = clock_monotonic_ms() + PROGRESS_MS;
+	if (upkeep_line(g, &line) == 0 && buf_append(&line, "\n", 1) == 0)
+		waiter->progress(waiter->arg, line.data);
+	buf_release(&line);
+}
+
+/* Lock held while looking; waits a little unless it is over. */
+static enum upkeep_pending look(struct weight_group *g, bool *ret_gone)
+{
+	struct weight_store *s = g->store;
+	enum upkeep_pending pending;
+
+	store_lock(s);
+	*ret_gone = g->state != WEIGHT_GROUP_PUBLISHED;
+	pending = upkeep_pending_locked(g);
+	if (pending == UPKEEP_BUSY && !*ret_gone)
+		store_wait_locked(s, &g->changed, POLL_MS);
+	store_unlock(s);
+	return pending;
+}
+
+int tree_wait_published(struct weight_group *g,
+			const struct weight_waiter *waiter, struct buf *why)
+{
+	uint64_t next_line_ms = clock_monotonic_ms() + PROGRESS_MS;
+	int r = upkeep_want(g);
+
+	while (r == 0) {
+		bool gone;
+		enum upkeep_pending pending = look(g, &gone);
+
+		if (gone)
+			return -ENOENT;
+		if (pending == UPKEEP_IDLE)
+			return 0;
+		if (pending == UPKEEP_STUCK)
+			return upkeep_line(g, why) < 0 ? -ENOMEM : 1;
+		if (waiter_interrupted(waiter))
+			return -EINTR;
+		tell(g, waiter, &next_line_ms);
+	}
+	return r;
+}
+
+/* A group that has something pending, with a reference, or NULL. */
+static struct weight_group *next_pending(struct weight_store *s)
+{
+	struct weight_group *g = NULL;
+	struct map_entry e;
+	size_t at;
+
+	store_lock(s);
+	at = map_count(s->groups);
+	while (!g && map_next(s->groups, &at, &e)) {
+		struct weight_group *found = e.value;
+
+		if (found->state == WEIGHT_GROUP_PUBLISHED &&
+		    upkeep_pending_locked(found) == UPKEEP_BUSY &&
+		    !upkeep_is_waiting_locked(found))
+			g = found;
+	}
+	if (g)
+		g->refs++;
+	store_unlock(s);
+	return g;
+}
+
+int weight_tree_wait(struct weight_store *store,
+		     const struct weight_waiter *waiter, struct buf *why)
+{
+	uint64_t next_line_ms = clock_monotonic_ms() + PROGRESS_MS;
+	struct weight_group *g;
+
+	(void)why;
+	while ((g = next_pending(store))) {
+		bool gone;
+
+		(void)look(g, &gone);
+		tell(g, waiter, &next_line_ms);
+		weight_group_unref(g);
+		if (waiter_interrupted(waiter))
+			return -EINTR;
+	}
+	return 0;
+}
+
+static bool is_durable(struct weight_group *g)
+{
+	struct weight_metadata *m = NULL;
+	bool durable;
+
+	store_lock(g->store);
+	durable = g->durable;
+	store_unlock(g->store);
+	if (durable || wms_get(g->store->records, g->identity, &m) < 0)
+		return durable;
+	durable = m->durable;
+	weight_metadata_free(m);
+	return durable;
+}
+
+int weight_group_sync(struct weight_group *group, uint64_t wait_ms,
+		      const struct weight_waiter *waiter, struct buf *why)
+{
+	struct weight_store *s = group->store;
+	uint64_t end = clock_monotonic_ms() + wait_ms;
+	int r;
+
+	/* Nothing waits for a disk where that was not wanted, or isn't one. */
+	if (s->config->durability == CONFIG_DURABILITY_NONE || s->scratch)
+		return 0;
+	r = upkeep_want(group);
+	while (r == 0 && !is_durable(group)) {
+		bool gone;
+
+		if (look(group, &gone) == UPKEEP_IDLE || gone)
+			r = is_durable(group) ? 0 : -EIO;
+		else if (waiter_interrupted(waiter))
+			r = -EINTR;
+		else if (clock_monotonic_ms() >= end)
+			r = -EAGAIN;
+	}
+	if (r == -EIO)
+		(void)weight_group_damage(group, why);
+	else if (r == -EAGAIN)
+		(void)buf_printf(why, "not durable yet; read .weights/wait in "
+				      "it");
+	return r > 0 ? 0 : r;
+}

@@ -1,0 +1,846 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Upkeep: brings published groups to where they should be. Their bytes on the
+ * device, in memory or out of it as operations say, verified, scrubbed, and the
+ * records true.
+ *
+ * A thread knows which groups are due and hands them to the tenders, a round
+ * each, so that all of them advance. After every round the facts are asked
+ * anew; a kill at any instant leaves nothing to be undone.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/metrics.h"
+#include "core/step.h"
+#include "core/upkeep_priv.h"
+
+#define IDLE_MS 60000
+/* Between two looks for revisions that are due to be scrubbed. */
+#define SCRUB_LOOK_MS 3600000
+#define SCRUB_FIRST_LOOK_MS 60000
+#define SCAN_BATCH 256
+#define YIELD_MS 10
+
+struct upkeeper {
+	struct weight_store *store;
+	pthread_t thread;
+	bool runs;
+	pthread_cond_t wakes;
+	struct list waiting; /* [lock] upkeeps that don't run */
+	unsigned active;     /* [lock] */
+	struct upkeep *turn; /* [lock] the one that takes memory */
+
+	/* The thread's own. */
+	bool resuming; /* what the last daemon left isn't all known yet */
+	struct wms_position resume_at;
+	bool looking; /* for revisions that are due to be scrubbed */
+	struct wms_position look_at;
+	uint64_t look_ms;
+};
+
+/* ---- One group ---- */
+
+static void upkeep_delete(struct upkeep *u)
+{
+	tree_content_put(u->content);
+	weight_group_unref(u->g);
+	free(u->stuck);
+	free(u);
+}
+
+int upkeep_want(struct weight_group *g)
+{
+	struct weight_store *s = g->store;
+	struct upkeep *fresh = calloc(1, sizeof(*fresh));
+	struct upkeep *u;
+
+	if (!fresh)
+		return -ENOMEM;
+	store_lock(s);
+	u = g->upkeep;
+	if (!u && !s->stopping && g->state == WEIGHT_GROUP_PUBLISHED) {
+		u = take_ptr(fresh);
+		list_init(&u->in_waiting);
+		u->g = g;
+		g->refs++;
+		g->upkeep = u;
+		list_add_tail(&s->upkeeper->waiting, &u->in_waiting);
+	}
+	if (u) {
+		u->due_ms = clock_monotonic_ms();
+		u->again = u->running;
+		(void)pthread_cond_signal(&s->upkeeper->wakes);
+	}
+	store_unlock(s);
+	free(fresh);
+	return 0;
+}
+
+void upkeep_poke_locked(struct weight_group *g)
+{
+	struct upkeep *u = g->upkeep;
+
+	if (!u)
+		return;
+	u->due_ms = clock_monotonic_ms();
+	u->again = u->running;
+	(void)pthread_cond_signal(&g->store->upkeeper->wakes);
+}
+
+void upkeep_poke_all(struct weight_store *s)
+{
+	uint64_t now = clock_monotonic_ms();
+
+	store_lock(s);
+	for (struct list *at = s->upkeeper->waiting.next;
+	     at != &s->upkeeper->waiting; at = at->next) {
+		struct upkeep *u = container_of(at, struct upkeep, in_waiting);
+
+		if (u->no_memory)
+			u->due_ms = now;
+	}
+	(void)pthread_cond_signal(&s->upkeeper->wakes);
+	store_unlock(s);
+}
+
+bool upkeep_yield(struct weight_group *g, uint64_t ms)
+{
+	uint64_t end = clock_monotonic_ms() + ms;
+	bool free;
+
+	store_lock(g->store);
+	while (g->tending > 0 && clock_monotonic_ms() < end)
+		store_wait_locked(g->store, &g->changed, YIELD_MS);
+	free = g->tending == 0;
+	store_unlock(g->store);
+	return free;
+}
+
+bool upkeep_go_on(void *arg, uint64_t bytes)
+{
+	struct upkeep *u = arg;
+	struct weight_group *g = u->g;
+	bool on;
+
+	store_lock(g->store);
+	u->done_bytes += bytes;
+	on = !g->store->stopping && !g->removing &&
+	     g->state == WEIGHT_GROUP_PUBLISHED;
+	store_unlock(g->store);
+	return on;
+}
+
+void upkeep_begin(struct upkeep *u, uint64_t done, uint64_t total)
+{
+	store_lock(u->g->store);
+	u->done_bytes = u->begun_bytes = done;
+	u->total_bytes = total;
+	u->begun_ms = clock_monotonic_ms();
+	store_unlock(u->g->store);
+}
+
+int upkeep_content(struct upkeep *u)
+{
+	return u->content ? 0 : tree_content_get(u->g, &u->content);
+}
+
+uint64_t upkeep_retry_at(struct upkeep *u)
+{
+	uint64_t pause = UPKEEP_RETRY_MS_MIN;
+
+	for (unsigned i = 0; i < u->failures && pause < UPKEEP_RETRY_MS_MAX;
+	     i++)
+		pause *= 2;
+	if (pause > UPKEEP_RETRY_MS_MAX)
+		pause = UPKEEP_RETRY_MS_MAX;
+	u->failures++;
+	return clock_monotonic_ms() + pause;
+}
+
+void upkeep_set_stuck(struct upkeep *u, bool no_memory, const char *sentence)
+{
+	char *fresh = sentence ? strdup(sentence) : NULL;
+	char *old;
+
+	store_lock(u->g->store);
+	old = u->stuck;
+	u->stuck = fresh;
+	u->no_memory = sentence && no_memory;
+	(void)pthread_cond_broadcast(&u->g->changed);
+	store_unlock(u->g->store);
+	free(old);
+}
+
+bool upkeep_take_turn(struct upkeep *u)
+{
+	struct upkeeper *k = u->g->store->upkeeper;
+	bool mine;
+
+	store_lock(k->store);
+	if (!k->turn)
+		k->turn = u;
+	mine = k->turn == u;
+	store_unlock(k->store);
+	return mine;
+}
+
+void upkeep_give_turn(struct upkeep *u)
+{
+	struct upkeeper *k = u->g->store->upkeeper;
+	uint64_t now = clock_monotonic_ms();
+
+	store_lock(k->store);
+	if (k->turn == u) {
+		k->turn = NULL;
+		for (struct list *at = k->waiting.next; at != &k->waiting;
+		     at = at->next)
+			container_of(at, struct upkeep, in_waiting)->due_ms =
+				now;
+		(void)pthread_cond_signal(&k->wakes);
+	}
+	store_unlock(k->store);
+}
+
+/* ---- Facts ---- */
+
+static bool is_held(struct weight_group *g)
+{
+	struct wms_lease_summary leases = { 0 };
+	bool own, held;
+
+	(void)wms_lease_summary(g->store->records, g->identity,
+				clock_realtime_ms(), &leases);
+	store_lock(g->store);
+	/* A record of ours that lingers holds nothing. */
+	own = g->lease_id != 0 && g->lease_expires_ms > clock_realtime_ms();
+	held = g->holders > 0;
+	store_unlock(g->store);
+	return held || leases.active > own;
+}
+
+static int operation_facts(struct upkeep *u, const struct weight_metadata *m,
+			   struct upkeep_facts *f)
+{
+	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
+		NULL;
+	int r;
+
+	f->operates = m->operation_id != 0;
+	if (f->operates) {
+		r = wms_operation_get(u->g->store->records,
+				      m->identity.lineage.tenant,
+				      m->operation_id, &op);
+		if (r < 0)
+			return r;
+		f->target = op->target_residency;
+	}
+	store_lock(u->g->store);
+	u->operation_id = m->operation_id;
+	u->target = f->target;
+	u->started_ms = op ? op->started_at_ms : 0;
+	store_unlock(u->g->store);
+	return 0;
+}
+
+static bool is_later(uint64_t ms)
+{
+	return ms > clock_monotonic_ms();
+}
+
+static void wish_facts(struct upkeep *u, struct upkeep_facts *f)
+{
+	struct weight_store *s = u->g->store;
+	bool turn_taken;
+
+	store_lock(s);
+	f->repair = u->repair;
+	f->scrub = u->scrub;
+	turn_taken = s->upkeeper->turn && s->upkeeper->turn != u;
+	store_unlock(s);
+	f->pin_waits = turn_taken || is_later(u->pin_retry_ms);
+	f->write_back_waits = is_later(u->write_back_retry_ms);
+	f->check_waits = is_later(u->check_retry_ms);
+	f->can_pin = s->can_pin;
+	f->must_be_durable =
+		s->config->durability != CONFIG_DURABILITY_NONE && !s->scratch;
+}
+
+static int gather(struct upkeep *u, struct weight_metadata **ret_m,
+		  struct upkeep_facts *ret)
+{
+	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
+	struct upkeep_facts f = { 0 };
+	struct weight_residence truth;
+	int r = wms_get(u->g->store->records, u->g->identity, &m);
+
+	if (r < 0)
+		return r;
+	if (m->availability != WEIGHT_READY &&
+	    m->availability != WEIGHT_DEGRADED)
+		return -ENOENT;
+	if ((r = weight_group_residence(u->g, &truth)) < 0 ||
+	    (r = operation_facts(u, m, &f)) < 0)
+		return r;
+	f.recorded = m->residency;
+	f.recorded_ratio = m->observed_hot_ratio;
+	f.degraded = m->availability == WEIGHT_DEGRADED;
+	f.durable = m->durable;
+	f.prefers_hot = m->policy.preferred == WEIGHT_HOT &&
+			m->policy.mode != WEIGHT_PINNED;
+	f.residency = truth.residency;
+	f.ratio = truth.hot_ratio;
+	f.damaged = tree_group_is_damaged(u->g);
+	/* What is durable is believed until somebody opens it. */
+	f.suspect =
+		(!m->durable || f.degraded) && !tree_trust_is_complete(u->g);
+	f.held = is_held(u->g);
+	wish_facts(u, &f);
+	*ret_m = take_ptr(m);
+	*ret = f;
+	return 0;
+}
+
+/* ---- A round ---- */
+
+static upkeep_act_fn *const acts[] = {
+	[UPKEEP_RECORD] = upkeep_record,
+	[UPKEEP_VERIFY] = upkeep_verify,
+	[UPKEEP_REPAIR] = upkeep_repair,
+	[UPKEEP_PIN] = upkeep_pin,
+	[UPKEEP_UNPIN] = upkeep_unpin,
+	[UPKEEP_FINISH] = upkeep_finish,
+	[UPKEEP_START_OPERATION] = upkeep_start_operation,
+	[UPKEEP_WRITE_BACK] = upkeep_write_back,
+	[UPKEEP_SCRUB] = upkeep_scrub,
+};
+
+/* Another kind of work than before starts with the first object. */
+static void switch_to(struct upkeep *u, enum upkeep_action action)
+{
+	bool other = u->doing != action;
+
+	if (other && action != UPKEEP_PIN)
+		upkeep_give_turn(u);
+	store_lock(u->g->store);
+	u->doing = action;
+	store_unlock(u->g->store);
+	if (!other || action == UPKEEP_WAIT || action == UPKEEP_NOTHING)
+		return;
+	u->at = 0;
+	u->granule = 0;
+	u->phase = PHASE_SYNC;
+	u->names_checked = false;
+	u->left_granules = 0;
+	upkeep_begin(u, 0, 0);
+}
+
+static uint64_t earliest(uint64_t a, uint64_t b)
+{
+	return b && b < a ? b : a;
+}
+
+/* When a group that waits is looked at again. */
+static uint64_t wait_until(const struct upkeep *u)
+{
+	uint64_t now = clock_monotonic_ms();
+	uint64_t at = now + UPKEEP_HELD_MS;
+
+	if (u->pin_retry_ms > now)
+		at = earliest(at, u->pin_retry_ms);
+	if (u->write_back_retry_ms > now)
+		at = earliest(at, u->write_back_retry_ms);
+	if (u->check_retry_ms > now)
+		at = earliest(at, u->check_retry_ms);
+	return at;
+}
+
+/* What to do next and when: 0 never again. */
+static uint64_t round_once(struct upkeep *u)
+{
+	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
+	enum upkeep_action action;
+	struct upkeep_facts facts;
+	int r = gather(u, &m, &facts);
+
+	if (r == -ENOENT)
+		return 0;
+	if (r < 0) {
+		metrics_add(METRIC_RECONCILIATION_FAILURES, 1);
+		return upkeep_retry_at(u);
+	}
+	action = upkeep_decide(&facts);
+	switch_to(u, action);
+	if (action == UPKEEP_NOTHING)
+		return 0;
+	if (action == UPKEEP_WAIT)
+		return wait_until(u);
+	r = acts[action](u, m);
+	if (r == 0 || r == -ECANCELED)
+		return clock_monotonic_ms();
+	(void)log_debug(r, "upkeep of '%s', %d", u->g->hex, (int)action);
+	metrics_add(METRIC_RECONCILIATION_FAILURES, 1);
+	return upkeep_retry_at(u);
+}
+
+static bool may_run_locked(struct upkeep *u)
+{
+	return !u->g->store->stopping && !u->g->removing &&
+	       u->g->state == WEIGHT_GROUP_PUBLISHED;
+}
+
+/* Puts it back among those who wait, or ends it. Lock held. */
+static bool put_back_locked(struct upkeep *u, uint64_t due)
+{
+	struct weight_group *g = u->g;
+	struct upkeeper *k = g->store->upkeeper;
+
+	u->running = false;
+	g->tending--;
+	(void)pthread_cond_broadcast(&g->changed);
+	if (u->again)
+		due = clock_monotonic_ms();
+	u->again = false;
+	u->due_ms = g->store->stopping ? 0 : due;
+	if (u->due_ms != 0 && u->doing != UPKEEP_WAIT) {
+		list_add_tail(&k->waiting, &u->in_waiting);
+		(void)pthread_cond_signal(&k->wakes);
+		return true;
+	}
+	/* Who waits takes no place among those in turn. */
+	if (u->active)
+		k->active--;
+	u->active = false;
+	if (u->due_ms != 0)
+		list_add_tail(&k->waiting, &u->in_waiting);
+	else
+		g->upkeep = NULL;
+	(void)pthread_cond_signal(&k->wakes);
+	return u->due_ms != 0;
+}
+
+static void upkeep_run(struct work *work)
+{
+	struct upkeep *u = container_of(work, struct upkeep, work);
+	struct weight_store *s = u->g->store;
+	uint64_t due = 0;
+	bool may, more;
+
+	store_lock(s);
+	may = may_run_locked(u);
+	if (!may && u->g->state == WEIGHT_GROUP_PUBLISHED)
+		due = clock_monotonic_ms() + YIELD_MS;
+	store_unlock(s);
+	if (may)
+		due = round_once(u);
+	/* What waits, or is over, needs no manifest in memory. */
+	if (due == 0 || u->doing == UPKEEP_WAIT)
+		tree_content_put(take_ptr(u->content));
+	if (due == 0)
+		upkeep_give_turn(u);
+	store_lock(s);
+	more = put_back_locked(u, due);
+	store_unlock(s);
+	if (!more)
+		upkeep_delete(u);
+	store_background_end(s);
+}
+
+/* ---- Who is due ---- */
+
+/* Takes the one that is due first, or says when one will be. Lock held. */
+static struct upkeep *take_due_locked(struct upkeeper *k, uint64_t now,
+				      uint64_t *next)
+{
+	for (struct list *at = k->waiting.next; at != &k->waiting;
+	     at = at->next) {
+		struct upkeep *u = container_of(at, struct upkeep, in_waiting);
+
+		if (!u->active && k->active >= UPKEEP_ACTIVE_MAX)
+			continue;
+		if (u->due_ms <= now) {
+			list_remove(&u->in_waiting);
+			return u;
+		}
+		*next = earliest(*next, u->due_ms);
+	}
+	return NULL;
+}
+
+static void submit_locked(struct upkeeper *k, struct upkeep *u)
+{
+	if (!u->active) {
+		u->active = true;
+		k->active++;
+	}
+	u->running = true;
+	u->g->tending++;
+	u->work.run = upkeep_run;
+	u->work.priority = WORK_BULK;
+	k->store->background++;
+	workers_submit(k->store->tenders, &u->work);
+}
+
+static bool needs_upkeep(const struct weight_store *s,
+			 const struct weight_metadata *m)
+{
+	if (m->availability != WEIGHT_READY &&
+	    m->availability != WEIGHT_DEGRADED)
+		return false;
+	return m->availability == WEIGHT_DEGRADED || m->operation_id != 0 ||
+	       m->residency != WEIGHT_COLD ||
+	       (!m->durable && !s->scratch &&
+		s->config->durability != CONFIG_DURABILITY_NONE);
+}
+
+static int want_identity(struct weight_store *s,
+			 const struct weight_identity *id, bool scrub)
+{
+	cleanup(weight_dir_unref_cleanup) struct weight_dir *lineage = NULL;
+	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
+	int r = tree_lineage_find(s, &id->lineage, false, &lineage);
+
+	if (r == 0)
+		r = tree_group_find(s, id, lineage, &g);
+	if (r < 0)
+		return r;
+	return scrub ? weight_group_scrub(g, NULL) : upkeep_want(g);
+}
+
+/* A few more of those that the last daemon left something to do with. */
+static void resume_some(struct upkeeper *k)
+{
+	struct weight_metadata *m;
+
+	for (unsigned i = 0; i < SCAN_BATCH; i++) {
+		int r = wms_revision_each(k->store->records, &k->resume_at, &m);
+
+		if (r == -ENOENT) {
+			k->resuming = false;
+			return;
+		}
+		if (r < 0)
+			continue;
+		if (needs_upkeep(k->store, m) &&
+		    want_identity(k->store, &m->identity, false) == 0)
+			i = SCAN_BATCH; /* one at a time */
+		weight_metadata_free(m);
+	}
+}
+
+static bool scrub_is_due(struct weight_store *s,
+			 const struct weight_metadata *m)
+{
+	cleanup(weight_dir_unref_cleanup) struct weight_dir *lineage = NULL;
+	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
+	uint64_t last, now = clock_realtime_ms();
+	bool unfinished;
+
+	if (m->availability != WEIGHT_READY ||
+	    tree_lineage_find(s, &m->identity.lineage, false, &lineage) < 0 ||
+	    tree_group_find(s, &m->identity, lineage, &g) < 0 ||
+	    tree_stamps_load(g) < 0)
+		return false;
+	store_lock(s);
+	last = g->stamps->scrub_ended_ms;
+	unfinished = g->stamps->scrub_next > 0;
+	store_unlock(s);
+	if (last < m->created_at_ms)
+		last = m->created_at_ms;
+	return unfinished || now >= last + s->config->scrub_every_ms;
+}
+
+/* Looks at a few more; one of them is enough at a time. */
+static void look_for_scrubs(struct upkeeper *k)
+{
+	struct weight_metadata *m;
+
+	for (unsigned i = 0; i < SCAN_BATCH; i++) {
+		int r = wms_revision_each(k->store->records, &k->look_at, &m);
+
+		if (r == -ENOENT) {
+			k->looking = false;
+			k->look_ms = clock_monotonic_ms() + SCRUB_LOOK_MS;
+			return;
+		}
+		if (r < 0)
+			continue;
+		if (scrub_is_due(k->store, m) &&
+		    want_identity(k->store, &m->identity, true) == 0)
+			i = SCAN_BATCH;
+		weight_metadata_free(m);
+	}
+}
+
+static bool is_crowded_locked(const struct upkeeper *k)
+{
+	return k->active >= UPKEEP_ACTIVE_MAX;
+}
+
+/* What there is to find while nobody is due. True: something was done. */
+static bool scan(struct upkeeper *k, uint64_t now, uint64_t *next)
+{
+	bool crowded;
+
+	store_lock(k->store);
+	crowded = is_crowded_locked(k);
+	store_unlock(k->store);
+	if (k->resuming) {
+		if (crowded)
+			return false;
+		resume_some(k);
+		return true;
+	}
+	if (k->store->config->scrub_every_ms == 0)
+		return false;
+	if (!k->looking && now >= k->look_ms) {
+		k->looking = true;
+		k->look_at = (struct wms_position){ 0 };
+	}
+	if (k->looking && !crowded) {
+		look_for_scrubs(k);
+		return true;
+	}
+	*next = earliest(*next, k->look_ms);
+	return false;
+}
+
+static void *upkeep_main(void *arg)
+{
+	struct upkeeper *k = arg;
+	struct weight_store *s = k->store;
+
+	(void)prctl(PR_SET_NAME, "upkeep");
+	store_lock(s);
+	while (!s->stopping) {
+		uint64_t now = clock_monotonic_ms();
+		uint64_t next = now + IDLE_MS;
+		struct upkeep *u = take_due_locked(k, now, &next);
+		bool found;
+
+		if (u) {
+			submit_locked(k, u);
+			continue;
+		}
+		store_unlock(s);
+		found = scan(k, now, &next);
+		store_lock(s);
+		u = found ? NULL : take_due_locked(k, now, &next);
+		if (u)
+			submit_locked(k, u);
+		else if (!found && !s->stopping && next > now)
+			store_wait_locked(s, &k->wakes, next - now);
+	}
+	store_unlock(s);
+	return NULL;
+}
+
+int upkeep_start(struct weight_store *s)
+{
+	struct upkeeper *k = s->upkeeper;
+	int r;
+
+	k->resuming = true;
+	k->look_ms = clock_monotonic_ms() + SCRUB_FIRST_LOOK_MS;
+	r = -pthread_create(&k->thread, NULL, upkeep_main, k);
+	k->runs = r == 0;
+	return r;
+}
+
+int upkeep_new(struct weight_store *s)
+{
+	struct upkeeper *k = calloc(1, sizeof(*k));
+	int r;
+
+	if (!k)
+		return -ENOMEM;
+	r = store_cond_init(&k->wakes);
+	if (r < 0) {
+		free(k);
+		return r;
+	}
+	k->store = s;
+	list_init(&k->waiting);
+	s->upkeeper = k;
+	return 0;
+}
+
+/* The store is stopping. Those that run end by themselves. */
+void upkeep_stop(struct weight_store *s)
+{
+	struct upkeeper *k = s->upkeeper;
+	struct list *at;
+
+	if (!k)
+		return;
+	store_lock(s);
+	(void)pthread_cond_broadcast(&k->wakes);
+	store_unlock(s);
+	if (k->runs)
+		(void)pthread_join(k->thread, NULL);
+	k->runs = false;
+	for (;;) {
+		struct upkeep *u;
+
+		store_lock(s);
+		at = list_take_first(&k->waiting);
+		u = at ? container_of(at, struct upkeep, in_waiting) : NULL;
+		if (u)
+			u->g->upkeep = NULL;
+		store_unlock(s);
+		if (!u)
+			return;
+		upkeep_delete(u);
+	}
+}
+
+void upkeep_free(struct weight_store *s)
+{
+	struct upkeeper *k = s->upkeeper;
+
+	if (!k)
+		return;
+	assert(list_empty(&k->waiting));
+	(void)pthread_cond_destroy(&k->wakes);
+	free(k);
+	s->upkeeper = NULL;
+}
+
+/* ---- As users see it ---- */
+
+enum upkeep_pending upkeep_pending_locked(struct weight_group *g)
+{
+	if (!g->upkeep)
+		return UPKEEP_IDLE;
+	return g->upkeep->no_memory && g->upkeep->doing == UPKEEP_WAIT ?
+		       UPKEEP_STUCK :
+		       UPKEEP_BUSY;
+}
+
+bool upkeep_is_waiting_locked(struct weight_group *g)
+{
+	return g->upkeep && g->upkeep->doing == UPKEEP_WAIT;
+}
+
+bool upkeep_progress(struct weight_group *g, uint64_t operation_id,
+		     uint64_t *ret_bytes, uint64_t *ret_units)
+{
+	struct upkeep *u;
+	bool known;
+
+	store_lock(g->store);
+	u = g->upkeep;
+	known = u && u->operation_id == operation_id &&
+		(u->doing == UPKEEP_PIN || u->doing == UPKEEP_UNPIN);
+	if (known) {
+		*ret_bytes = u->done_bytes;
+		*ret_units = u->done_units;
+	}
+	store_unlock(g->store);
+	return known;
+}
+
+uint64_t upkeep_oldest_ms(struct weight_store *s)
+{
+	uint64_t oldest = 0;
+
+	store_lock(s);
+	for (struct list *at = s->upkeeper->waiting.next;
+	     at != &s->upkeeper->waiting; at = at->next) {
+		struct upkeep *u = container_of(at, struct upkeep, in_waiting);
+
+		if (u->started_ms && (!oldest || u->started_ms < oldest))
+			oldest = u->started_ms;
+	}
+	store_unlock(s);
+	return oldest;
+}
+
+static const struct {
+	const char *text;
+	bool bytes;
+} doings[] = {
+	[UPKEEP_NOTHING] = { "being looked at", false },
+	[UPKEEP_WAIT] = { "waiting", false },
+	[UPKEEP_RECORD] = { "being recorded", false },
+	[UPKEEP_VERIFY] = { "verifying", true },
+	[UPKEEP_REPAIR] = { "repairing", true },
+	[UPKEEP_PIN] = { "into memory", true },
+	[UPKEEP_UNPIN] = { "out of memory", true },
+	[UPKEEP_FINISH] = { "being recorded", false },
+	[UPKEEP_START_OPERATION] = { "being recorded", false },
+	[UPKEEP_WRITE_BACK] = { "writing back and reading it again", true },
+	[UPKEEP_SCRUB] = { "scrubbing", true },
+};
+
+struct look {
+	enum upkeep_action doing;
+	uint64_t operation_id, done, total, rate;
+	enum weight_residency target;
+	unsigned holders;
+};
+
+/* False: nothing is pending. Copies the reason why it is stuck. */
+static bool look(struct weight_group *g, struct look *ret, struct buf *stuck)
+{
+	struct upkeep *u;
+	uint64_t ms;
+
+	store_lock(g->store);
+	u = g->upkeep;
+	if (u) {
+		ms = clock_monotonic_ms() - u->begun_ms;
+		*ret = (struct look){
+			.doing = u->doing,
+			.operation_id = u->operation_id,
+			.target = u->target,
+			.done = u->done_bytes < u->total_bytes ? u->done_bytes :
+								 u->total_bytes,
+			.total = u->total_bytes,
+			.holders = g->holders,
+		};
+		if (ms > 0 && u->done_bytes > u->begun_bytes)
+			ret->rate =
+				(u->done_bytes - u->begun_bytes) * 1000 / ms;
+		if (u->stuck)
+			(void)buf_printf(stuck, "%s", u->stuck);
+	}
+	store_unlock(g->store);
+	return u != NULL;
+}
+
+int upkeep_line(struct weight_group *g, struct buf *ret)
+{
+	const double mib = 1024.0 * 1024.0;
+	cleanup(buf_release) struct buf stuck = BUF_INIT;
+	struct look seen;
+	int r = 0;
+
+	if (!look(g, &seen, &stuck))
+		return buf_printf(ret, "nothing is pending");
+	if (seen.operation_id)
+		r = buf_printf(ret, "operation %llu to %s: ",
+			       (unsigned long long)seen.operation_id,
+			       weight_residency_name(seen.target));
+	if (r == 0 && stuck.len > 0)
+		return buf_printf(ret, "%s", stuck.data);
+	if (r == 0 && seen.doing == UPKEEP_WAIT && seen.holders > 0)
+		return buf_printf(ret, "waiting for those who read it (%u)",
+				  seen.holders);
+	if (r == 0)
+		r = buf_printf(ret, "%s", doings[seen.doing].text);
+	if (r == 0 && doings[seen.doing].bytes && seen.total > 0)
+		r = buf_printf(ret, ", %.1f of %.1f MiB",
+			       (double)seen.done / mib,
+			       (double)seen.total / mib);
+	if (r == 0 && doings[seen.doing].bytes && seen.rate > 0)
+		r = buf_printf(ret, ", %.1f MiB/s, %llu s left",
+			       (double)seen.rate / mib,
+			       (unsigned long long)((seen.total - seen.done) /
+						    seen.rate));
+	return r;
+}

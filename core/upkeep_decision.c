@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/upkeep_decision.h"
+
+/* What is served, and whether the record may be believed, goes first. */
+static enum upkeep_action decide_health(const struct upkeep_facts *f)
+{
+	if (f->repair)
+		return UPKEEP_REPAIR;
+	if (f->suspect)
+		return f->check_waits ? UPKEEP_WAIT : UPKEEP_VERIFY;
+	if (f->degraded != f->damaged)
+		return UPKEEP_RECORD;
+	return UPKEEP_NOTHING;
+}
+
+static enum upkeep_action decide_to_cold(const struct upkeep_facts *f)
+{
+	/* What is damaged never gets durable, and may leave memory all the same. */
+	if (!f->durable && !f->damaged)
+		return f->write_back_waits ? UPKEEP_WAIT : UPKEEP_WRITE_BACK;
+	if (f->residency == WEIGHT_COLD)
+		return UPKEEP_FINISH;
+	return f->held ? UPKEEP_WAIT : UPKEEP_UNPIN;
+}
+
+static enum upkeep_action decide_operation(const struct upkeep_facts *f)
+{
+	if (!f->operates)
+		return UPKEEP_NOTHING;
+	if (f->target == WEIGHT_COLD)
+		return decide_to_cold(f);
+	if (f->target != WEIGHT_HOT)
+		return UPKEEP_WAIT;
+	if (f->residency == WEIGHT_HOT)
+		return UPKEEP_FINISH;
+	return f->pin_waits ? UPKEEP_WAIT : UPKEEP_PIN;
+}
+
+/* Without an operation: a record of before a restart, or of a late pin. */
+static enum upkeep_action decide_drift(const struct upkeep_facts *f)
+{
+	if (f->operates)
+		return UPKEEP_NOTHING;
+	if (f->recorded == f->residency && f->recorded_ratio == f->ratio)
+		return UPKEEP_NOTHING;
+	if (f->recorded == WEIGHT_HOT && f->can_pin && !f->pin_waits)
+		return UPKEEP_PIN;
+	if (f->recorded == WEIGHT_HOT && f->prefers_hot && f->can_pin)
+		return UPKEEP_START_OPERATION;
+	return UPKEEP_RECORD;
+}
+
+static enum upkeep_action decide_durability(const struct upkeep_facts *f)
+{
+	if (f->durable || f->damaged || !f->must_be_durable)
+		return UPKEEP_NOTHING;
+	return f->write_back_waits ? UPKEEP_WAIT : UPKEEP_WRITE_BACK;
+}
+
+static enum upkeep_action decide_scrub(const struct upkeep_facts *f)
+{
+	if (!f->scrub)
+		return UPKEEP_NOTHING;
+	return f->check_waits ? UPKEEP_WAIT : UPKEEP_SCRUB;
+}
+
+enum upkeep_action upkeep_decide(const struct upkeep_facts *f)
+{
+	enum upkeep_action (*const rules[])(const struct upkeep_facts *f) = {
+		decide_health,     decide_operation, decide_drift,
+		decide_durability, decide_scrub,
+	};
+	bool waits = false;
+
+	/* What has to wait doesn't keep the others from going on. */
+	for (size_t i = 0; i < sizeof(rules) / sizeof(*rules); i++) {
+		enum upkeep_action action = rules[i](f);
+
+		if (action == UPKEEP_WAIT)
+			waits = true;
+		else if (action != UPKEEP_NOTHING)
+			return action;
+	}
+	return waits ? UPKEEP_WAIT : UPKEEP_NOTHING;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Upkeep decisions: what a published revision needs next.
+ *
+ * A function from facts to one action. Each action does a bounded piece of
+ * work, after which the facts are gathered again, so nothing has to be undone
+ * or remembered when a kill comes in between.
+ *
+ * Source: weight contracts, sections 6.9 and 6.11, as far as whole revisions
+ * go: an operation may also have a MIXED target, which waits.
+ */
+#ifndef CORE_UPKEEP_DECISION_H
+#define CORE_UPKEEP_DECISION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/weight_management.h"
+
+enum upkeep_action {
+	UPKEEP_NOTHING,         /* all is as it should be */
+	UPKEEP_WAIT,            /* for somebody, or for a time */
+	UPKEEP_RECORD,          /* make the record say what is true */
+	UPKEEP_VERIFY,          /* read what nobody vouches for */
+	UPKEEP_REPAIR,          /* mend what is lost */
+	UPKEEP_PIN,             /* more of it into memory */
+	UPKEEP_UNPIN,           /* out of it */
+	UPKEEP_FINISH,          /* the operation has reached its target */
+	UPKEEP_START_OPERATION, /* to the residency that its policy prefers */
+	UPKEEP_WRITE_BACK,      /* to the device, and read back */
+	UPKEEP_SCRUB,           /* check a piece of it */
+};
+
+struct upkeep_facts {
+	/* What the record says. */
+	enum weight_residency recorded;
+	double recorded_ratio;
+	bool degraded;
+	bool durable;
+	bool operates;                /* an operation is active, */
+	enum weight_residency target; /* and where it goes */
+	bool prefers_hot;             /* its policy, if it may move */
+
+	/* What is true. */
+	enum weight_residency residency;
+	double ratio;
+	bool damaged; /* something of it is lost */
+	bool suspect; /* something of it has to be read first */
+	bool held;    /* somebody reads it, or has a lease */
+
+	/* What is wanted. */
+	bool repair;
+	bool scrub;
+	bool must_be_durable; /* by itself; moving to COLD needs it, too */
+
+	/* Until a retry is due. */
+	bool pin_waits;
+	bool write_back_waits;
+	bool check_waits;
+	bool can_pin; /* memory can be locked at all */
+};
+
+enum upkeep_action upkeep_decide(const struct upkeep_facts *f);
+
+#endif

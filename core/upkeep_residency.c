@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Upkeep: into memory and out of it, and the operations that say so. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/metrics.h"
+#include "core/pace.h"
+#include "core/step.h"
+#include "core/upkeep_priv.h"
+
+#define ROUND_GRANULES ((size_t)(UPKEEP_ROUND_BYTES / PIN_GRANULE_BYTES))
+#define MIB ((uint64_t)1 << 20)
+
+/* ---- What the operation's record learns ---- */
+
+static int operation_of(struct upkeep *u, const struct weight_metadata *m,
+			struct weight_operation **ret)
+{
+	return wms_operation_get(u->g->store->records,
+				 m->identity.lineage.tenant, m->operation_id,
+				 ret);
+}
+
+static uint64_t clamp(uint64_t low, uint64_t v, uint64_t high)
+{
+	return v < low ? low : v > high ? high : v;
+}
+
+/* A record isn't written for every piece; a kill may lose a second of it. */
+static void save_progress(struct upkeep *u, const struct weight_metadata *m)
+{
+	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
+		NULL;
+	struct weight_operation_progress p = { .cursor = "", .message = "" };
+	uint64_t now = clock_monotonic_ms();
+	struct weight_residence truth;
+
+	if (!m->operation_id || now < u->saved_ms + UPKEEP_SAVE_MS ||
+	    operation_of(u, m, &op) < 0 ||
+	    weight_group_residence(u->g, &truth) < 0)
+		return;
+	p.total_units = op->total_units;
+	p.total_bytes = op->total_bytes;
+	store_lock(u->g->store);
+	p.processed_units = u->done_units;
+	p.processed_bytes = u->done_bytes;
+	store_unlock(u->g->store);
+	p.processed_units =
+		clamp(op->processed_units, p.processed_units, op->total_units);
+	p.processed_bytes =
+		clamp(op->processed_bytes, p.processed_bytes, op->total_bytes);
+	p.availability = m->availability;
+	p.residency = truth.residency;
+	p.hot_ratio = truth.hot_ratio;
+	metrics_add(METRIC_METADATA_COMMITS, 1);
+	(void)wms_operation_progress(u->g->store->records, &m->identity,
+				     m->operation_id, &p, clock_realtime_ms(),
+				     NULL);
+	step("operation: progress");
+	u->saved_ms = now;
+}
+
+/* It can't go on: said in the record, in `wait` and in the log, once. */
+__attribute__((format(printf, 4, 5))) static int get_stuck(
+	struct upkeep *u, const struct weight_metadata *m, bool no_memory,
+	const char *fmt, ...)
+{
+	char sentence[WEIGHT_COMPONENT_MAX + 1];
+	va_list ap;
+
+	va_start(ap, fmt);
+	(void)vsnprintf(sentence, sizeof(sentence), fmt, ap);
+	va_end(ap);
+	upkeep_give_turn(u);
+	u->pin_retry_ms = upkeep_retry_at(u);
+	u->at = 0;
+	u->granule = 0;
+	upkeep_set_stuck(u, no_memory, sentence);
+	if (m->operation_id)
+		(void)wms_operation_error(u->g->store->records, &m->identity,
+					  m->operation_id, sentence,
+					  clock_realtime_ms(), NULL);
+	return 0;
+}
+
+/* ---- Into memory ---- */
+
+/* One object that is being pinned. */
+struct pinning {
+	struct upkeep *u;
+	struct weight_file *file;
+};
+
+static int pin_progress(void *arg, uint64_t bytes)
+{
+	struct pinning *p = arg;
+	struct weight_store *s = p->file->store;
+	uint64_t pause = 0;
+	bool goes;
+
+	if (!upkeep_go_on(p->u, bytes))
+		return -ECANCELED;
+	store_lock(s);
+	goes = p->file->pin_goes;
+	store_unlock(s);
+	if (goes)
+		return -ECANCELED;
+	if (bytes > 0)
+		pause = pace_take(s->pace, bytes, clock_monotonic_ms());
+	if (pause)
+		store_pause(s, pause);
+	return 0;
+}
+
+/* What of the revision isn't in memory yet, in bytes. */
+static uint64_t missing_bytes(struct upkeep *u)
+{
+	struct weight_residence truth;
+	uint64_t total = u->content->bytes;
+	uint64_t hot;
+
+	if (weight_group_residence(u->g, &truth) < 0)
+		return total;
+	hot = truth.pinned_bytes;
+	return hot < total ? total - hot : 0;
+}
+
+static bool has_room(struct upkeep *u, uint64_t bytes)
+{
+	struct weight_store *s = u->g->store;
+
+	return tree_pin_make_room(s, bytes + s->config->headroom_bytes);
+}
+
+static int no_room(struct upkeep *u, const struct weight_metadata *m,
+		   uint64_t bytes)
+{
+	struct pins_stats stats;
+
+	pins_stats(u->g->store->pins, &stats);
+	if (stats.files >= stats.files_max)
+		return get_stuck(u, m, true,
+				 "%llu files are pinned, and no more may be; "
+				 "raise the daemon's limit of open files",
+				 (unsigned long long)stats.files);
+	return get_stuck(
+		u, m, true,
+		"there is no room in memory: %llu MiB are needed, %llu of "
+		"%llu MiB are taken (option memory)",
+		(unsigned long long)(bytes / MIB + 1),
+		(unsigned long long)((stats.pinned_bytes +
+				      u->g->store->config->headroom_bytes) /
+				     MIB),
+		(unsigned long long)(stats.budget_bytes / MIB));
+}
+
+/* Before the first piece: does all of it fit? */
+static int begin_pinning(struct upkeep *u, const struct weight_metadata *m)
+{
+	uint64_t missing;
+	int r = upkeep_content(u);
+
+	if (r < 0)
+		return r;
+	missing = missing_bytes(u);
+	if (!has_room(u, missing)) {
+		r = no_room(u, m, missing);
+		return r < 0 ? r : 1;
+	}
+	upkeep_set_stuck(u, false, NULL);
+	upkeep_begin(u, u->content->bytes - missing, u->content->bytes);
+	u->left_granules = 0;
+	return 0;
+}
+
+/* What pinning one object answered, if it isn't for the next round. */
+static int pin_failed(struct upkeep *u, const struct weight_metadata *m, int r)
+{
+	const char *path = u->content->objects[u->at].path;
+
+	switch (r) {
+	case -ENOSPC:
+	case -EMFILE:
+		return no_room(u, m, u->content->objects[u->at].size);
+	case -EPERM: {
+		cleanup(buf_release) struct buf why = BUF_INIT;
+
+		(void)pins_status(u->g->store->pins, &why);
+		return get_stuck(u, m, true, "memory can't be locked here: %s",
+				 why.data);
+	}
+	case -ENOENT:
+	case -EUCLEAN:
+	case -EIO:
+		/* Reading all of it finds out what is wrong. */
+		store_lock(u->g->store);
+		u->scrub = true;
+		store_unlock(u->g->store);
+		return get_stuck(u, m, false, "'%s' can't be read: %s", path,
+				 strerrordesc_np(-r));
+	default:
+		return r;
+	}
+}
+
+static int pin_file(struct upkeep *u, struct weight_file *f, size_t *left)
+{
+	struct pinning p = { .u = u, .file = f };
+	struct pin_file *pin;
+	size_t granules, count;
+	int r = tree_pin_get(f, true, &pin);
+
+	if (r < 0)
+		return r;
+	granules = pins_file_granules(pin);
+	count = granules - u->granule;
+	if (count > ROUND_GRANULES)
+		count = ROUND_GRANULES;
+	r = pins_pin(pin, u->granule, count, pin_progress, &p, left);
+	tree_pin_put(f);
+	if (r == 0)
+		u->granule += count;
+	return r < 0 ? r : u->granule < granules;
+}
+
+/* One object, or as much of it as a round takes. 1: there is more of it. */
+static int pin_object(struct upkeep *u)
+{
+	const struct tree_object *o = &u->content->objects[u->at];
+	cleanup(weight_file_unref_cleanup) struct weight_file *f = NULL;
+	size_t left = 0;
+	bool hot;
+	int r;
+
+	if (o->size == 0)
+		return 0;
+	r = tree_file_at(u->g, o->path, &f);
+	if (r < 0)
+		return r;
+	store_lock(u->g->store);
+	hot = u->granule == 0 && tree_file_is_hot_locked(f);
+	store_unlock(u->g->store);
+	if (!hot)
+		r = pin_file(u, f, &left);
+	u->left_granules += left;
+	step("pin: some");
+	return r;
+}
+
+/* Where everything starts: it is small, and always wanted. */
+static void pin_manifest(struct weight_group *g)
+{
+	struct pin_file *pin = NULL;
+	auto_fd int fd = -1;
+	size_t left;
+	bool there;
+
+	store_lock(g->store);
+	there = g->manifest_pin != NULL;
+	store_unlock(g->store);
+	if (there || weight_group_manifest_open(g, &fd) < 0 ||
+	    pins_file_open(g->store->pins, fd, &pin) < 0)
+		return;
+	(void)pins_pin(pin, 0, pins_file_granules(pin), NULL, NULL, &left);
+	store_lock(g->store);
+	if (!g->manifest_pin && g->state == WEIGHT_GROUP_PUBLISHED)
+		g->manifest_pin = take_ptr(pin);
+	store_unlock(g->store);
+	pins_file_close(pin);
+}
+
+/* All objects were taken. Those that others pay for come again later. */
+static int end_pinning(struct upkeep *u, const struct weight_metadata *m)
+{
+	uint64_t left = u->left_granules;
+
+	pin_manifest(u->g);
+	upkeep_give_turn(u);
+	u->at = 0;
+	u->granule = 0;
+	u->left_granules = 0;
+	if (left > 0)
+		return get_stuck(
+			u, m, false,
+			"up to %llu MiB of it are in use by another "
+			"memory control group, which would pay for "
+			"them; trying again",
+			(unsigned long long)(left * PIN_GRANULE_BYTES / MIB));
+	u->failures = 0;
+	/* What is in memory no more is taken up again only after a while. */
+	u->pin_retry_ms = clock_monotonic_ms() + UPKEEP_RETRY_MS_MIN;
+	return 0;
+}
+
+int upkeep_pin(struct upkeep *u, const struct weight_metadata *m)
+{
+	size_t files = 0;
+	uint64_t start;
+	int r = 0;
+
+	if (!upkeep_take_turn(u))
+		return 0;
+	if (u->at == 0 && u->granule == 0) {
+		r = begin_pinning(u, m);
+		if (r != 0)
+			return r < 0 ? r : 0;
+	}
+	start = u->done_bytes;
+	while (u->at < u->content->count && files < UPKEEP_ROUND_FILES &&
+	       u->done_bytes - start < UPKEEP_ROUND_BYTES) {
+		r = pin_object(u);
+		if (r < 0)
+			return r == -ECANCELED ? r : pin_failed(u, m, r);
+		if (r > 0)
+			break;
+		store_lock(u->g->store);
+		u->done_units += u->content->objects[u->at].units;
+		store_unlock(u->g->store);
+		u->at++;
+		u->granule = 0;
+		files++;
+	}
+	save_progress(u, m);
+	return u->at < u->content->count ? 0 : end_pinning(u, m);
+}
+
+/* ---- Out of memory ---- */
+
+/* Some files of the group that are pinned, each with a reference. */
+static size_t pinned_files(struct weight_group *g, struct weight_file **ret,
+			   size_t max)
+{
+	size_t count = 0;
+
+	store_lock(g->store);
+	for (struct list *at = g->files.next; at != &g->files && count < max;
+	     at = at->next) {
+		struct weight_file *f =
+			container_of(at, struct weight_file, in_group);
+
+		if (f->pin) {
+			f->refs++;
+			ret[count++] = f;
+		}
+	}
+	store_unlock(g->store);
+	return count;
+}
+
+/* Opens wait from here on for as long as it takes to look and to unpin. */
+static bool close_door(struct weight_group *g)
+{
+	bool closed;
+
+	store_lock(g->store);
+	closed = !g->removing && g->holders == 0 &&
+		 g->state == WEIGHT_GROUP_PUBLISHED;
+	for (struct list *at = g->files.next; at != &g->files && closed;
+	     at = at->next)
+		closed = container_of(at, struct weight_file, in_group)
+				 ->readers == 0;
+	g->unpinning = closed;
+	store_unlock(g->store);
+	return closed;
+}
+
+static void open_door(struct weight_group *g)
+{
+	store_lock(g->store);
+	g->unpinning = false;
+	(void)pthread_cond_broadcast(&g->changed);
+	store_unlock(g->store);
+}
+
+/* Nobody has any of them mapped; a probe that can't tell means somebody. */
+static bool nobody_holds(struct weight_store *s, struct weight_file **files,
+			 size_t count)
+{
+	for (size_t i = 0; s->can_lease && i < count; i++)
+		if (tree_file_held(files[i], 0) != 0)
+			return false;
+	return true;
+}
+
+static uint64_t unpin_all(struct weight_file **files, size_t count)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		struct pin_file *pin;
+
+		if (tree_pin_get(files[i], false, &pin) < 0)
+			continue;
+		bytes += pins_file_size(pin);
+		(void)pins_unpin(pin, 0, pins_file_granules(pin), false);
+		tree_pin_put(files[i]);
+	}
+	return bytes;
+}
+
+int upkeep_unpin(struct upkeep *u, const struct weight_metadata *m)
+{
+	struct weight_file *files[UPKEEP_ROUND_FILES];
+	struct weight_group *g = u->g;
+	uint64_t bytes = 0;
+	bool held = true;
+	size_t count;
+
+	if (u->total_bytes == 0)
+		upkeep_begin(u, 0, m->manifest.logical_bytes);
+	count = pinned_files(g, files, UPKEEP_ROUND_FILES);
+	if (close_door(g)) {
+		held = !nobody_holds(g->store, files, count);
+		if (!held)
+			bytes = unpin_all(files, count);
+		open_door(g);
+	}
+	step("unpin: some");
+	/* Letting the cache go takes longer, and disturbs nobody. */
+	for (size_t i = 0; i < count; i++) {
+		if (!held)
+			tree_pin_drop(files[i], true);
+		weight_file_unref(files[i]);
+	}
+	(void)upkeep_go_on(u, bytes);
+	if (held) {
+		store_lock(g->store);
+		u->doing = UPKEEP_WAIT;
+		store_unlock(g->store);
+		u->check_retry_ms = clock_monotonic_ms() + UPKEEP_RETRY_MS_MIN;
+		return -EBUSY;
+	}
+	if (count < UPKEEP_ROUND_FILES)
+		tree_group_unpin(g, true); /* the manifest */
+	save_progress(u, m);
+	return 0;
+}
+
+/* ---- The operation ---- */
+
+int upkeep_finish(struct upkeep *u, const struct weight_metadata *m)
+{
+	struct weight_residence truth;
+	int r = weight_group_residence(u->g, &truth);
+
+	if (r < 0)
+		return r;
+	metrics_add(METRIC_METADATA_COMMITS, 1);
+	r = wms_operation_finish(u->g->store->records, &m->identity,
+				 m->operation_id, truth.residency,
+				 truth.hot_ratio, clock_realtime_ms(), NULL);
+	step("operation: finished");
+	upkeep_set_stuck(u, false, NULL);
+	u->failures = 0;
+	return r;
+}
+
+int upkeep_start_operation(struct upkeep *u, const struct weight_metadata *m)
+{
+	const struct weight_operation_request request = {
+		.kind = WEIGHT_MIGRATING,
+		.target_residency = m->policy.preferred,
+	};
+
+	metrics_add(METRIC_METADATA_COMMITS, 1);
+	return wms_operation_start(u->g->store->records, &m->identity, &request,
+				   clock_realtime_ms(), NULL, NULL);
+}
+
+int upkeep_record(struct upkeep *u, const struct weight_metadata *m)
+{
+	struct weight_observation seen = {
+		.availability = tree_group_is_damaged(u->g) ? WEIGHT_DEGRADED :
+							      WEIGHT_READY,
+		.beside_operation = true,
+	};
+	struct weight_residence truth;
+	int r = weight_group_residence(u->g, &truth);
+
+	if (r < 0)
+		return r;
+	seen.residency = truth.residency;
+	seen.hot_ratio = truth.hot_ratio;
+	/* What has to be mended has to be made durable anew. */
+	seen.durable = m->durable && seen.availability == WEIGHT_READY;
+	metrics_add(METRIC_METADATA_COMMITS, 1);
+	r = wms_observe(u->g->store->records, &m->identity, &seen, 0,
+			clock_realtime_ms(), NULL);
+	step("record: observed");
+	return r;
+}
