@@ -25,9 +25,10 @@ int chunk_buffer_get(unsigned which, unsigned char **ret);
 
 /*
  * Reads len bytes at `at` into buffer, which has room for len rounded up to
- * CHUNK_BUFFER_ALIGN, as has at and the buffer itself to be aligned if fd is
- * open with O_DIRECT. Fewer than len in *ret: the file ended; more: it goes on
- * behind them. Errors: what reading answered.
+ * CHUNK_BUFFER_ALIGN. If fd is open with O_DIRECT, `at` and buffer are aligned
+ * to that. *ret below len: the file ended; above: it goes on behind them.
+ *
+ * Errors: what reading answered.
  */
 int chunk_buffer_read(int fd, uint64_t at, uint32_t len, unsigned char *buffer,
 		      size_t *ret);

@@ -8,19 +8,13 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/chunk_buffer.h"
 #include "core/log.h"
 #include "core/metrics.h"
 #include "core/util.h"
-
-/* Reads are padded to this, so that O_DIRECT gets the tail of a file too. */
-#define READ_ALIGN ((size_t)4096)
-
-static_assert(CHUNK_BYTES % READ_ALIGN == 0, "a padded read fits the buffer");
 
 void chunk_list_free(struct chunk_list *list)
 {
@@ -49,113 +43,7 @@ static int chunk_list_new(uint64_t size, struct chunk_list **ret)
 	return 0;
 }
 
-/* --- One aligned buffer per thread --- */
-
-static pthread_once_t buffer_once = PTHREAD_ONCE_INIT;
-static pthread_key_t buffer_key;
-static int buffer_key_err;
-
-static void buffer_unmap(void *buffer)
-{
-	(void)munmap(buffer, CHUNK_BYTES);
-}
-
-static void buffer_key_make(void)
-{
-	buffer_key_err = pthread_key_create(&buffer_key, buffer_unmap);
-}
-
-/* The calling thread's buffer, page-aligned; lives as long as the thread. */
-static int buffer_get(unsigned char **ret)
-{
-	void *buffer;
-
-	(void)pthread_once(&buffer_once, buffer_key_make);
-	if (buffer_key_err)
-		return log_debug(-ENOMEM, "no thread-local key");
-	buffer = pthread_getspecific(buffer_key);
-	if (!buffer) {
-		buffer = mmap(NULL, CHUNK_BYTES, PROT_READ | PROT_WRITE,
-			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (buffer == MAP_FAILED)
-			return log_debug(-ENOMEM, "no buffer");
-		if (pthread_setspecific(buffer_key, buffer)) {
-			buffer_unmap(buffer);
-			return -ENOMEM;
-		}
-	}
-	*ret = buffer;
-	return 0;
-}
-
-/* --- Zeros --- */
-
-/*
- * Digests of runs of zeros by length. Files have few different tails, so one
- * slot per hash value is enough; the whole chunk has the slot of its own.
- */
-#define ZEROS_SLOTS 64
-
-static struct {
-	pthread_mutex_t lock;
-	struct zeros {
-		uint32_t len; /* 0: empty */
-		struct digest digest;
-	} slots[ZEROS_SLOTS]; /* guarded by lock */
-} zeros_cache = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
-static size_t zeros_slot(uint32_t len)
-{
-	if (len == CHUNK_BYTES)
-		return 0;
-	return 1 + (len ^ len >> 12) % (ZEROS_SLOTS - 1);
-}
-
-static bool zeros_find(uint32_t len, struct digest *ret)
-{
-	const struct zeros *z = &zeros_cache.slots[zeros_slot(len)];
-	bool found;
-
-	(void)pthread_mutex_lock(&zeros_cache.lock);
-	found = z->len == len;
-	if (found)
-		*ret = z->digest;
-	(void)pthread_mutex_unlock(&zeros_cache.lock);
-	return found;
-}
-
-static int zeros_digest(uint32_t len, struct digest *ret)
-{
-	struct zeros *z = &zeros_cache.slots[zeros_slot(len)];
-	unsigned char *buffer;
-	int r;
-
-	if (zeros_find(len, ret))
-		return 0;
-	r = buffer_get(&buffer);
-	if (r < 0)
-		return r;
-	memset(buffer, 0, len);
-	r = digest_of(buffer, len, ret);
-	if (r < 0)
-		return r;
-	(void)pthread_mutex_lock(&zeros_cache.lock);
-	*z = (struct zeros){ .len = len, .digest = *ret };
-	(void)pthread_mutex_unlock(&zeros_cache.lock);
-	return 0;
-}
-
 /* --- One chunk --- */
-
-/* Whether [at, at + len) holds no data. A filesystem that can't say: no. */
-static bool is_hole(int fd, uint64_t at, uint32_t len)
-{
-	off_t data = lseek(fd, (off_t)at, SEEK_DATA);
-
-	if (data < 0)
-		return errno == ENXIO;
-	return (uint64_t)data >= at + len;
-}
 
 static int check_size(int fd, uint64_t size)
 {
@@ -174,29 +62,15 @@ static int check_size(int fd, uint64_t size)
 static int read_chunk(int fd, uint64_t size, uint64_t at, unsigned char *buffer,
 		      uint32_t len)
 {
-	size_t padded = (len + READ_ALIGN - 1) / READ_ALIGN * READ_ALIGN;
 	size_t got = 0;
+	int r = chunk_buffer_read(fd, at, len, buffer, &got);
 
-	while (got < len) {
-		ssize_t n = pread(fd, buffer + got, padded - got,
-				  (off_t)(at + got));
-		int r;
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return log_debug(-errno, "reading at %llu",
-					 (unsigned long long)(at + got));
-		got += (size_t)n;
-		if (got >= len)
-			break;
-		r = check_size(fd, size);
-		if (r < 0)
-			return r;
-		if (n == 0)
-			return log_debug(-EBUSY, "the file ended early");
-	}
-	return got > len ? log_debug(-EBUSY, "the file grew") : 0;
+	if (r < 0 || got == len)
+		return r;
+	if (got > len)
+		return log_debug(-EBUSY, "the file grew");
+	r = check_size(fd, size);
+	return r < 0 ? r : log_debug(-EBUSY, "the file ended early");
 }
 
 int chunk_digest_at(int fd, uint64_t size, size_t i, struct digest *ret)
@@ -207,11 +81,11 @@ int chunk_digest_at(int fd, uint64_t size, size_t i, struct digest *ret)
 	int r;
 
 	assert(i < chunk_count(size));
-	if (is_hole(fd, at, len)) {
+	if (chunk_buffer_is_hole(fd, at, len)) {
 		r = check_size(fd, size);
-		return r < 0 ? r : zeros_digest(len, ret);
+		return r < 0 ? r : chunk_buffer_zeros(len, ret);
 	}
-	r = buffer_get(&buffer);
+	r = chunk_buffer_get(0, &buffer);
 	if (r < 0)
 		return r;
 	r = read_chunk(fd, size, at, buffer, len);

@@ -78,3 +78,30 @@ int clock_boot_id(char ret[CLOCK_BOOT_ID_LEN + 1])
 	memcpy(ret, id, sizeof(id));
 	return 0;
 }
+
+int clock_cond_init(pthread_cond_t *cond)
+{
+	pthread_condattr_t attr;
+	int r = pthread_condattr_init(&attr);
+
+	if (r)
+		return -r;
+	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	r = pthread_cond_init(cond, &attr);
+	(void)pthread_condattr_destroy(&attr);
+	return -r;
+}
+
+void clock_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t ms)
+{
+	struct timespec until;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += (time_t)(ms / 1000);
+	until.tv_nsec += (long)(ms % 1000) * 1000000;
+	if (until.tv_nsec >= 1000000000) {
+		until.tv_nsec -= 1000000000;
+		until.tv_sec++;
+	}
+	(void)pthread_cond_timedwait(cond, mutex, &until);
+}

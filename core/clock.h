@@ -13,6 +13,7 @@
 #ifndef CORE_CLOCK_H
 #define CORE_CLOCK_H
 
+#include <pthread.h>
 #include <stdint.h>
 
 #define CLOCK_BOOT_ID_LEN 36
@@ -32,6 +33,13 @@ uint64_t clock_monotonic_ms(void);
  * source is borrowed until it is replaced.
  */
 void clock_set(const struct clock_source *source);
+
+/*
+ * Makes a condition whose waits don't depend on the clock of the day, and waits
+ * on one for at most ms, by the kernel's clock. Errors: -ENOMEM, -EAGAIN.
+ */
+int clock_cond_init(pthread_cond_t *cond);
+void clock_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t ms);
 
 /*
  * Stores the id of this boot and a NUL. Monotonic times can be compared only

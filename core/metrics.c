@@ -133,6 +133,19 @@ void metrics_set(enum metric m, uint64_t value)
 	atomic_store_explicit(&values[m], value, memory_order_relaxed);
 }
 
+void metrics_raise(enum metric m, uint64_t value)
+{
+	uint64_t seen;
+
+	assert(m < METRIC_COUNT && rows[m].kind == COUNTER);
+	seen = atomic_load_explicit(&values[m], memory_order_relaxed);
+	while (seen < value &&
+	       !atomic_compare_exchange_weak_explicit(&values[m], &seen, value,
+						      memory_order_relaxed,
+						      memory_order_relaxed))
+		;
+}
+
 uint64_t metrics_get(enum metric m)
 {
 	assert(m < METRIC_COUNT);

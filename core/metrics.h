@@ -64,6 +64,9 @@ void metrics_add(enum metric m, int64_t delta);
 /* m is a gauge. */
 void metrics_set(enum metric m, uint64_t value);
 
+/* A counter that somebody else keeps has come to this; it never goes down. */
+void metrics_raise(enum metric m, uint64_t value);
+
 uint64_t metrics_get(enum metric m);
 
 /*

@@ -38,13 +38,13 @@ static uint64_t max_map_count(void)
 
 static uint64_t files_max(void)
 {
-	uint64_t maps = max_map_count() / PINS_FILES_SHARE;
+	uint64_t maps = max_map_count() / PINS_MAPS_SHARE;
 	struct rlimit files;
 
 	if (getrlimit(RLIMIT_NOFILE, &files) < 0 ||
 	    files.rlim_cur == RLIM_INFINITY)
 		return maps;
-	files.rlim_cur /= PINS_FILES_SHARE;
+	files.rlim_cur /= PINS_DESCRIPTORS_SHARE;
 	return files.rlim_cur < maps ? (uint64_t)files.rlim_cur : maps;
 }
 

@@ -54,9 +54,11 @@
 
 /*
  * At most one file a mapping and a descriptor, of which the process needs
- * others: the bound is this share of vm.max_map_count and of RLIMIT_NOFILE.
+ * others, several for each file that it knows: the bounds are these shares of
+ * vm.max_map_count and of RLIMIT_NOFILE.
  */
-#define PINS_FILES_SHARE 2
+#define PINS_MAPS_SHARE 2
+#define PINS_DESCRIPTORS_SHARE 8
 
 struct pins;
 struct pin_file;

@@ -51,8 +51,8 @@ struct prefetch_stats {
 };
 
 /*
- * Two threads are enough for most devices, more than four are too many: who
- * reads has to wait behind them. *limits is copied.
+ * Four threads keep a busy device at it; they hardly need a CPU. *limits is
+ * copied.
  *
  * Errors: those of workers_new(), -ENOMEM, -EAGAIN.
  */

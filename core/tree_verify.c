@@ -275,19 +275,6 @@ static void job_done(void *arg, int r, struct chunk_list *list)
 	(void)pthread_mutex_unlock(&w->lock);
 }
 
-static void wait_some_locked(struct job_wait *w)
-{
-	struct timespec until;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_nsec += POLL_MS * 1000000L;
-	if (until.tv_nsec >= 1000000000L) {
-		until.tv_nsec -= 1000000000L;
-		until.tv_sec++;
-	}
-	(void)pthread_cond_timedwait(&w->over, &w->lock, &until);
-}
-
 struct follow {
 	bool (*go_on)(void *arg, uint64_t bytes);
 	void *arg;
@@ -308,7 +295,7 @@ static void follow(const struct follow *f, struct chunk_job *job,
 		told = now;
 		(void)pthread_mutex_lock(&w->lock);
 		if (!w->done)
-			wait_some_locked(w);
+			clock_cond_wait(&w->over, &w->lock, POLL_MS);
 		done = w->done;
 		(void)pthread_mutex_unlock(&w->lock);
 	}
@@ -323,7 +310,7 @@ int tree_digest_wait(struct weight_store *s, int fd, uint64_t size,
 	cleanup(chunk_job_unref_cleanup) struct chunk_job *job = NULL;
 	const struct follow f = { go_on, arg };
 	struct job_wait w = { .lock = PTHREAD_MUTEX_INITIALIZER };
-	int r = store_cond_init(&w.over);
+	int r = clock_cond_init(&w.over);
 
 	if (r < 0)
 		return r;

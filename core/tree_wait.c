@@ -153,7 +153,7 @@ void weight_tree_gauges(struct weight_store *store)
 	metrics_set(METRIC_MEMORY_BYTES, pins.budget_bytes);
 	metrics_set(METRIC_PINNED_BYTES, pins.pinned_bytes);
 	metrics_set(METRIC_PINNED_FILES, pins.files);
-	metrics_set(METRIC_PREFETCHED_BYTES, prefetch.read_bytes_total);
+	metrics_raise(METRIC_PREFETCHED_BYTES, prefetch.read_bytes_total);
 	metrics_set(METRIC_OLDEST_OPERATION_AGE_MS,
 		    oldest && oldest < now ? now - oldest : 0);
 }

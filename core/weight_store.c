@@ -44,30 +44,13 @@
 
 int store_cond_init(pthread_cond_t *cond)
 {
-	pthread_condattr_t attr;
-	int r = pthread_condattr_init(&attr);
-
-	if (r)
-		return -r;
-	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	r = pthread_cond_init(cond, &attr);
-	(void)pthread_condattr_destroy(&attr);
-	return -r;
+	return clock_cond_init(cond);
 }
 
 void store_wait_locked(struct weight_store *s, pthread_cond_t *cond,
 		       uint64_t ms)
 {
-	struct timespec until;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += (time_t)(ms / 1000);
-	until.tv_nsec += (long)(ms % 1000) * 1000000;
-	if (until.tv_nsec >= 1000000000) {
-		until.tv_nsec -= 1000000000;
-		until.tv_sec++;
-	}
-	(void)pthread_cond_timedwait(cond, &s->lock, &until);
+	clock_cond_wait(cond, &s->lock, ms);
 }
 
 void store_background_begin(struct weight_store *s)
