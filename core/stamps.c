@@ -271,8 +271,6 @@ int stamps_encode(const struct stamps *s, struct buf *out)
 	struct digest d;
 	int r;
 
-	if (s->scrub_next > s->count)
-		return log_debug(-EINVAL, "scrub_next is behind the end");
 	bytes = malloc(len + DIGEST_LEN);
 	if (!bytes)
 		return -ENOMEM;
@@ -347,8 +345,7 @@ int stamps_decode(const void *bytes, size_t len, struct stamps **ret)
 	count = cursor_u64(&c);
 	/* The length is known to be small, the count isn't. */
 	if (zeros || (len - HEAD_BYTES - DIGEST_LEN) % ENTRY_BYTES ||
-	    count != (len - HEAD_BYTES - DIGEST_LEN) / ENTRY_BYTES ||
-	    next > count)
+	    count != (len - HEAD_BYTES - DIGEST_LEN) / ENTRY_BYTES)
 		return log_debug(-EUCLEAN, "field out of range");
 
 	r = stamps_new((size_t)count, &s);

@@ -55,9 +55,12 @@ struct stamp {
 struct stamps {
 	uint64_t epoch;          /* of the boots, in which they were made */
 	uint64_t scrub_ended_ms; /* when the last scrub ended; 0: never */
-	uint64_t scrub_next;     /* object where the running one goes on; at
-				    most count */
-	uint64_t scrub_bad;      /* chunks that the last one couldn't mend */
+	/*
+	 * Where the running scrub goes on: 1 and the number of chunks before,
+	 * counted through all objects. 0: none runs.
+	 */
+	uint64_t scrub_next;
+	uint64_t scrub_bad; /* chunks that the last one couldn't mend */
 	size_t count;
 	struct stamp *entries;
 	size_t known_count;
@@ -89,7 +92,7 @@ int stamps_find(const struct stamps *s, uint64_t ino, size_t *ret);
 
 /*
  * The bytes of the file. Encoding appends them to out; equal stamps have equal
- * bytes. Errors: -EINVAL scrub_next is above count; those of buf_append().
+ * bytes. Errors: those of buf_append().
  */
 int stamps_encode(const struct stamps *s, struct buf *out);
 /* Errors: those of stamps_read() but -ENOENT. */
