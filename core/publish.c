@@ -477,8 +477,10 @@ static int commit(struct attempt *a, const struct publish_result *result)
 	if (r < 0)
 		return r;
 	settle_pins(a, &publication);
-	if (!begin_commit(a))
+	if (!begin_commit(a)) {
+		tree_pin_unsettle(g);
 		return -EINTR;
+	}
 	if (s->config->publish_mode.count > 0)
 		set_modes(a, false);
 	/* Without them all is verified once more, and that is all. */
@@ -491,6 +493,8 @@ static int commit(struct attempt *a, const struct publish_result *result)
 	(void)pthread_mutex_unlock(&s->namespace_lock);
 	if (r < 0 && s->config->publish_mode.count > 0)
 		set_modes(a, true);
+	if (r < 0)
+		tree_pin_unsettle(g);
 	return r;
 }
 

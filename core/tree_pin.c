@@ -187,13 +187,27 @@ static int staged_progress(void *arg, uint64_t bytes)
 	return stop ? -ECANCELED : 0;
 }
 
+/* A pin of what the file was before is of another size, perhaps. */
+static void drop_stale(struct weight_file *f)
+{
+	bool stale;
+
+	store_lock(f->store);
+	stale = f->pin && f->pin_version != f->version;
+	store_unlock(f->store);
+	if (stale)
+		tree_pin_drop(f, false);
+}
+
 /* Whether all of it is pinned as it is now. */
 static bool pin_staged(struct pin_work *w)
 {
 	struct pin_file *pin;
 	size_t left = 0;
-	int r = tree_pin_get(w->file, true, &pin);
+	int r;
 
+	drop_stale(w->file);
+	r = tree_pin_get(w->file, true, &pin);
 	if (r < 0)
 		return false;
 	r = w->file->pin_version == w->version ?
@@ -296,6 +310,21 @@ bool tree_pin_settle(struct weight_file *f)
 	if (r == -EUCLEAN)
 		tree_pin_drop(f, false);
 	return hot;
+}
+
+void tree_pin_unsettle(struct weight_group *g)
+{
+	struct weight_store *s = g->store;
+
+	store_lock(s);
+	for (struct list *at = g->files.next; at != &g->files; at = at->next) {
+		struct weight_file *f =
+			container_of(at, struct weight_file, in_group);
+
+		if (f->pin && list_empty(&f->in_pinned))
+			list_add_tail(&s->staged_pins, &f->in_pinned);
+	}
+	store_unlock(s);
 }
 
 /* The staged file that has been pinned for longest and isn't written to. */

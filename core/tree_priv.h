@@ -545,6 +545,8 @@ void tree_pin_staged(struct weight_file *f);
  * whether all of it is pinned.
  */
 bool tree_pin_settle(struct weight_file *f);
+/* The publish failed: what is pinned may give way again. */
+void tree_pin_unsettle(struct weight_group *g);
 /* Takes pins from staged files until bytes are free. */
 bool tree_pin_make_room(struct weight_store *s, uint64_t bytes);
 /* Whether it is the pin's turn to say so; all bytes of a file are pinned. */

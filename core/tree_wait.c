@@ -389,6 +389,17 @@ static enum upkeep_pending look(struct weight_group *g, bool *ret_gone)
 	return pending;
 }
 
+/* Nothing is pending; 1 when something is wrong for good. */
+static int say_damage(struct weight_group *g, struct buf *why)
+{
+	int r;
+
+	if (!tree_group_is_damaged(g))
+		return 0;
+	r = weight_group_damage(g, why);
+	return r < 0 ? r : 1;
+}
+
 int tree_wait_published(struct weight_group *g,
 			const struct weight_waiter *waiter, struct buf *why)
 {
@@ -402,9 +413,9 @@ int tree_wait_published(struct weight_group *g,
 		if (gone)
 			return -ENOENT;
 		if (pending == UPKEEP_IDLE)
-			return 0;
+			return say_damage(g, why);
 		if (pending == UPKEEP_STUCK)
-			return upkeep_line(g, why) < 0 ? -ENOMEM : 1;
+			return (r = upkeep_line(g, why)) < 0 ? r : 1;
 		if (waiter_interrupted(waiter))
 			return -EINTR;
 		tell(g, waiter, &next_line_ms);

@@ -13,6 +13,14 @@ static enum upkeep_action decide_health(const struct upkeep_facts *f)
 	return UPKEEP_NOTHING;
 }
 
+/* What waits may do so for long, and the record be read meanwhile. */
+static enum upkeep_action wait_truly(const struct upkeep_facts *f)
+{
+	return f->recorded != f->residency || f->recorded_ratio != f->ratio ?
+		       UPKEEP_RECORD :
+		       UPKEEP_WAIT;
+}
+
 static enum upkeep_action decide_to_cold(const struct upkeep_facts *f)
 {
 	/* What is damaged never gets durable, and may leave memory all the same. */
@@ -20,7 +28,7 @@ static enum upkeep_action decide_to_cold(const struct upkeep_facts *f)
 		return f->write_back_waits ? UPKEEP_WAIT : UPKEEP_WRITE_BACK;
 	if (f->residency == WEIGHT_COLD)
 		return UPKEEP_FINISH;
-	return f->held ? UPKEEP_WAIT : UPKEEP_UNPIN;
+	return f->held ? wait_truly(f) : UPKEEP_UNPIN;
 }
 
 static enum upkeep_action decide_operation(const struct upkeep_facts *f)
@@ -33,7 +41,7 @@ static enum upkeep_action decide_operation(const struct upkeep_facts *f)
 		return UPKEEP_WAIT;
 	if (f->residency == WEIGHT_HOT)
 		return UPKEEP_FINISH;
-	return f->pin_waits ? UPKEEP_WAIT : UPKEEP_PIN;
+	return f->pin_waits ? wait_truly(f) : UPKEEP_PIN;
 }
 
 /* Without an operation: a record of before a restart, or of a late pin. */

@@ -93,7 +93,20 @@ __attribute__((format(printf, 4, 5))) static int get_stuck(
 struct pinning {
 	struct upkeep *u;
 	struct weight_file *file;
+	uint64_t filled; /* what the cache has lacked in all, as last seen */
 };
+
+/* Only what had to be read counts against a pace. */
+static uint64_t newly_read(struct pinning *p, uint64_t bytes)
+{
+	struct pins_stats stats;
+	uint64_t read;
+
+	pins_stats(p->file->store->pins, &stats);
+	read = stats.filled_bytes_total - p->filled;
+	p->filled = stats.filled_bytes_total;
+	return read < bytes ? read : bytes;
+}
 
 static int pin_progress(void *arg, uint64_t bytes)
 {
@@ -109,8 +122,7 @@ static int pin_progress(void *arg, uint64_t bytes)
 	store_unlock(s);
 	if (goes)
 		return -ECANCELED;
-	if (bytes > 0)
-		pause = pace_take(s->pace, bytes, clock_monotonic_ms());
+	pause = pace_take(s->pace, newly_read(p, bytes), clock_monotonic_ms());
 	if (pause)
 		store_pause(s, pause);
 	return 0;
@@ -216,6 +228,7 @@ static int pin_file(struct upkeep *u, struct weight_file *f, size_t *left)
 
 	if (r < 0)
 		return r;
+	(void)newly_read(&p, 0);
 	granules = pins_file_granules(pin);
 	count = granules - u->granule;
 	if (count > ROUND_GRANULES)
@@ -466,6 +479,11 @@ int upkeep_start_operation(struct upkeep *u, const struct weight_metadata *m)
 		.target_residency = m->policy.preferred,
 	};
 
+	/* The record says the truth before the operation begins. */
+	int r = upkeep_record(u, m);
+
+	if (r < 0)
+		return r;
 	metrics_add(METRIC_METADATA_COMMITS, 1);
 	return wms_operation_start(u->g->store->records, &m->identity, &request,
 				   clock_realtime_ms(), NULL, NULL);
