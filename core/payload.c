@@ -15,6 +15,7 @@
 
 #include "core/dir.h"
 #include "core/log.h"
+#include "core/metrics.h"
 
 #define ENTRIES_FIRST 64 /* room of a new list */
 #define RESOLVE_TRIES 16 /* after EAGAIN: a rename elsewhere got between */
@@ -497,6 +498,7 @@ static int sync_dir(int dirfd, const char *path)
 
 	if (fd < 0)
 		return log_debug(fd, "opening '%s'", path);
+	metrics_add(METRIC_FSYNCS, 1);
 	if (fsync(fd) < 0)
 		return log_debug(-errno, "fsync of '%s'", path);
 	return 0;

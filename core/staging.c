@@ -355,7 +355,6 @@ int staging_sync_dirs(struct weight_group *g, const struct staging_look *look)
 	r = payload_sync_dirs(g->files_fd, look->payload);
 	if (r < 0)
 		return r;
-	metrics_add(METRIC_FSYNCS, 1);
 	/* What changed since the look, or during it, isn't in its list. */
 	if (look->tree_version) {
 		store_lock(g->store);

@@ -359,6 +359,7 @@ struct weight_store {
 	struct weight_dir *root;
 
 	pthread_mutex_t namespace_lock;
+	pthread_mutex_t stamps_lock; /* writing stamps; held across the disk */
 	pthread_mutex_t lock;
 	struct map *dirs, *files, *groups; /* [lock] weak */
 	char *mountpoint;                  /* [lock] */

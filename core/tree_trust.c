@@ -128,12 +128,14 @@ int tree_stamps_save(struct weight_group *g, bool durable)
 	cleanup(stamps_free_cleanup) struct stamps *copy = NULL;
 	int r = tree_stamps_load(g);
 
-	if (r == 0)
-		r = copy_stamps(g, &copy);
+	if (r < 0)
+		return r;
+	/* In the order in which they were copied, and one at a time. */
+	(void)pthread_mutex_lock(&g->store->stamps_lock);
+	r = copy_stamps(g, &copy);
 	if (r == 0)
 		r = stamps_write(g->dirfd, TREE_STAMPS_NAME, copy, durable);
-	if (durable)
-		metrics_add(METRIC_FSYNCS, 2);
+	(void)pthread_mutex_unlock(&g->store->stamps_lock);
 	return r;
 }
 

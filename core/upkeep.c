@@ -53,11 +53,12 @@ static void upkeep_delete(struct upkeep *u)
 	free(u);
 }
 
-int upkeep_want(struct weight_group *g)
+int upkeep_ask(struct weight_group *g, bool repair, bool scrub)
 {
 	struct weight_store *s = g->store;
 	struct upkeep *fresh = calloc(1, sizeof(*fresh));
 	struct upkeep *u;
+	bool asked;
 
 	if (!fresh)
 		return -ENOMEM;
@@ -71,14 +72,25 @@ int upkeep_want(struct weight_group *g)
 		g->upkeep = u;
 		list_add_tail(&s->upkeeper->waiting, &u->in_waiting);
 	}
+	asked = u != NULL;
 	if (u) {
+		/* With the lock still held: what has nothing to do is over soon. */
+		u->repair |= repair;
+		u->scrub |= scrub;
 		u->due_ms = clock_monotonic_ms();
 		u->again = u->running;
 		(void)pthread_cond_signal(&s->upkeeper->wakes);
 	}
 	store_unlock(s);
 	free(fresh);
-	return 0;
+	return asked ? 0 : -ENOENT;
+}
+
+int upkeep_want(struct weight_group *g)
+{
+	int r = upkeep_ask(g, false, false);
+
+	return r == -ENOENT ? 0 : r;
 }
 
 void upkeep_poke_locked(struct weight_group *g)
@@ -382,6 +394,10 @@ static uint64_t round_once(struct upkeep *u)
 	r = acts[action](u, m);
 	if (r == 0 || r == -ECANCELED)
 		return clock_monotonic_ms();
+	if (r == UPKEEP_NOT_NOW) {
+		switch_to(u, UPKEEP_WAIT);
+		return clock_monotonic_ms() + UPKEEP_RETRY_MS_MIN;
+	}
 	(void)log_debug(r, "upkeep of '%s', %d", u->g->hex, (int)action);
 	metrics_add(METRIC_RECONCILIATION_FAILURES, 1);
 	return upkeep_retry_at(u);

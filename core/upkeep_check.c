@@ -285,46 +285,16 @@ int upkeep_scrub(struct upkeep *u, const struct weight_metadata *m)
 
 /* ---- As users ask for it ---- */
 
-static int want(struct weight_group *g, bool repair, bool scrub)
-{
-	struct upkeep *u;
-	int r;
-
-	if (weight_group_state(g) != WEIGHT_GROUP_PUBLISHED)
-		return -ENOENT;
-	r = upkeep_want(g);
-	if (r < 0)
-		return r;
-	store_lock(g->store);
-	u = g->upkeep;
-	if (u) {
-		u->repair |= repair;
-		u->scrub |= scrub;
-		u->again = u->running;
-	}
-	store_unlock(g->store);
-	return u ? 0 : -EAGAIN;
-}
-
 int weight_group_scrub(struct weight_group *group, struct buf *why)
 {
-	int r = -EAGAIN;
-
 	(void)why;
-	/* It may just have ended. */
-	for (int i = 0; i < 3 && r == -EAGAIN; i++)
-		r = want(group, false, true);
-	return r == -EAGAIN ? -EBUSY : r;
+	return upkeep_ask(group, false, true);
 }
 
 int weight_group_repair(struct weight_group *group, struct buf *why)
 {
-	int r = -EAGAIN;
-
 	(void)why;
-	for (int i = 0; i < 3 && r == -EAGAIN; i++)
-		r = want(group, true, false);
-	return r == -EAGAIN ? -EBUSY : r;
+	return upkeep_ask(group, true, false);
 }
 
 static int print_ended(uint64_t ms, uint64_t bad, struct buf *ret)

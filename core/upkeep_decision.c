@@ -1,6 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/upkeep_decision.h"
 
+/*
+ * The truth on record. What was in memory and is wanted there doesn't get lost
+ * by that: it becomes an operation.
+ */
+static enum upkeep_action record(const struct upkeep_facts *f)
+{
+	bool comes_back = f->recorded == WEIGHT_HOT &&
+			  f->residency != WEIGHT_HOT && !f->operates &&
+			  f->prefers_hot && f->can_pin;
+
+	return comes_back ? UPKEEP_START_OPERATION : UPKEEP_RECORD;
+}
+
 /* What is served, and whether the record may be believed, goes first. */
 static enum upkeep_action decide_health(const struct upkeep_facts *f)
 {
@@ -9,7 +22,7 @@ static enum upkeep_action decide_health(const struct upkeep_facts *f)
 	if (f->suspect)
 		return f->check_waits ? UPKEEP_WAIT : UPKEEP_VERIFY;
 	if (f->degraded != f->damaged)
-		return UPKEEP_RECORD;
+		return record(f);
 	return UPKEEP_NOTHING;
 }
 
@@ -53,9 +66,7 @@ static enum upkeep_action decide_drift(const struct upkeep_facts *f)
 		return UPKEEP_NOTHING;
 	if (f->recorded == WEIGHT_HOT && f->can_pin && !f->pin_waits)
 		return UPKEEP_PIN;
-	if (f->recorded == WEIGHT_HOT && f->prefers_hot && f->can_pin)
-		return UPKEEP_START_OPERATION;
-	return UPKEEP_RECORD;
+	return record(f);
 }
 
 static enum upkeep_action decide_durability(const struct upkeep_facts *f)

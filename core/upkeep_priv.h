@@ -70,11 +70,20 @@ struct upkeep {
 	bool no_memory;       /* that is why */
 };
 
+/* Somebody is in the way, which is no failure. */
+#define UPKEEP_NOT_NOW 1
+
 /* Each does one round. The record is as it was a moment ago. */
 typedef int upkeep_act_fn(struct upkeep *u, const struct weight_metadata *m);
 upkeep_act_fn upkeep_pin, upkeep_unpin, upkeep_finish, upkeep_start_operation,
 	upkeep_record, upkeep_write_back, upkeep_verify, upkeep_repair,
 	upkeep_scrub;
+
+/*
+ * As upkeep_want(), with what is asked for. Errors: -ENOENT it isn't published
+ * any more, or the store is stopping; -ENOMEM.
+ */
+int upkeep_ask(struct weight_group *g, bool repair, bool scrub);
 
 /* Whether the round may go on; bytes more are done. For tree_check. */
 bool upkeep_go_on(void *arg, uint64_t bytes);

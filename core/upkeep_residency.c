@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -343,7 +345,7 @@ int upkeep_pin(struct upkeep *u, const struct weight_metadata *m)
 
 /* ---- Out of memory ---- */
 
-/* Some files of the group that are pinned, each with a reference. */
+/* Some files of the group with pinned bytes, each with a reference. */
 static size_t pinned_files(struct weight_group *g, struct weight_file **ret,
 			   size_t max)
 {
@@ -355,7 +357,7 @@ static size_t pinned_files(struct weight_group *g, struct weight_file **ret,
 		struct weight_file *f =
 			container_of(at, struct weight_file, in_group);
 
-		if (f->pin) {
+		if (f->pin && pins_file_pinned_bytes(f->pin) > 0) {
 			f->refs++;
 			ret[count++] = f;
 		}
@@ -415,45 +417,97 @@ static uint64_t unpin_all(struct weight_file **files, size_t count)
 	return bytes;
 }
 
+/* Letting the cache go takes longer than unpinning, and nobody waits for it. */
+struct drop_work {
+	struct work work;
+	struct weight_store *store;
+	size_t count;
+	struct weight_file *files[UPKEEP_ROUND_FILES]; /* references */
+};
+
+static void drop_run(struct work *work)
+{
+	struct drop_work *w = container_of(work, struct drop_work, work);
+	struct weight_store *s = w->store;
+
+	for (size_t i = 0; i < w->count; i++) {
+		tree_pin_drop(w->files[i], true);
+		weight_file_unref(w->files[i]);
+	}
+	free(w);
+	store_background_end(s);
+}
+
+/* Takes the references over. */
+static void drop_later(struct weight_store *s, struct weight_file **files,
+		       size_t count)
+{
+	struct drop_work *w = calloc(1, sizeof(*w));
+
+	for (size_t i = 0; i < count && !w; i++) {
+		tree_pin_drop(files[i], true);
+		weight_file_unref(files[i]);
+	}
+	if (!w)
+		return;
+	w->work.run = drop_run;
+	w->work.priority = WORK_BULK;
+	w->store = s;
+	w->count = count;
+	memcpy(w->files, files, count * sizeof(*files));
+	store_background_begin(s);
+	workers_submit(s->tenders, &w->work);
+}
+
+/* Some of the group, with nobody coming in meanwhile. False: it is held. */
+static bool unpin_some(struct upkeep *u, struct weight_file **files,
+		       size_t count)
+{
+	struct weight_group *g = u->g;
+	uint64_t bytes = 0;
+	bool free;
+
+	if (!close_door(g))
+		return false;
+	free = nobody_holds(g->store, files, count);
+	if (free)
+		bytes = unpin_all(files, count);
+	open_door(g);
+	(void)upkeep_go_on(u, bytes);
+	return free;
+}
+
 int upkeep_unpin(struct upkeep *u, const struct weight_metadata *m)
 {
 	struct weight_file *files[UPKEEP_ROUND_FILES];
 	struct weight_group *g = u->g;
-	uint64_t bytes = 0;
-	bool held = true;
 	size_t count;
 
 	if (u->total_bytes == 0)
 		upkeep_begin(u, 0, m->manifest.logical_bytes);
 	count = pinned_files(g, files, UPKEEP_ROUND_FILES);
-	if (close_door(g)) {
-		held = !nobody_holds(g->store, files, count);
-		if (!held)
-			bytes = unpin_all(files, count);
-		open_door(g);
+	if (!unpin_some(u, files, count)) {
+		for (size_t i = 0; i < count; i++)
+			weight_file_unref(files[i]);
+		return UPKEEP_NOT_NOW;
 	}
 	step("unpin: some");
-	/* Letting the cache go takes longer, and disturbs nobody. */
-	for (size_t i = 0; i < count; i++) {
-		if (!held)
-			tree_pin_drop(files[i], true);
-		weight_file_unref(files[i]);
-	}
-	(void)upkeep_go_on(u, bytes);
-	if (held) {
-		store_lock(g->store);
-		u->doing = UPKEEP_WAIT;
-		store_unlock(g->store);
-		u->check_retry_ms = clock_monotonic_ms() + UPKEEP_RETRY_MS_MIN;
-		return -EBUSY;
-	}
-	if (count < UPKEEP_ROUND_FILES)
-		tree_group_unpin(g, true); /* the manifest */
+	drop_later(g->store, files, count);
 	save_progress(u, m);
 	return 0;
 }
 
 /* ---- The operation ---- */
+
+static void unpin_manifest(struct weight_group *g)
+{
+	struct pin_file *pin;
+
+	store_lock(g->store);
+	pin = take_ptr(g->manifest_pin);
+	store_unlock(g->store);
+	pins_file_close(pin);
+}
 
 int upkeep_finish(struct upkeep *u, const struct weight_metadata *m)
 {
@@ -467,6 +521,8 @@ int upkeep_finish(struct upkeep *u, const struct weight_metadata *m)
 				 m->operation_id, truth.residency,
 				 truth.hot_ratio, clock_realtime_ms(), NULL);
 	step("operation: finished");
+	if (truth.residency == WEIGHT_COLD)
+		unpin_manifest(u->g);
 	upkeep_set_stuck(u, false, NULL);
 	u->failures = 0;
 	return r;

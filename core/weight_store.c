@@ -351,6 +351,7 @@ static int store_init(struct weight_store *s, const struct config *config)
 	list_init(&s->staged_pins);
 	s->kept_max = kept_max();
 	(void)pthread_mutex_init(&s->namespace_lock, NULL);
+	(void)pthread_mutex_init(&s->stamps_lock, NULL);
 	(void)pthread_mutex_init(&s->lock, NULL);
 	name_holder(s);
 	if ((r = store_cond_init(&s->keeper_wakes)) < 0 ||
@@ -514,6 +515,7 @@ void weight_store_close(struct weight_store *store)
 	(void)pthread_cond_destroy(&store->quiet);
 	(void)pthread_cond_destroy(&store->keeper_wakes);
 	(void)pthread_mutex_destroy(&store->lock);
+	(void)pthread_mutex_destroy(&store->stamps_lock);
 	(void)pthread_mutex_destroy(&store->namespace_lock);
 	free(store->mountpoint);
 	free(store);
