@@ -37,9 +37,9 @@
  * nobody has to wait for, so the device stays busy. A fault in the second one
  * would start ordinary read-ahead behind it, in pages as small as that is.
  * Hence a step that is on its way already is passed over. Somebody who began to
- * read or map at the same moment was done soonest beside three or four threads
- * of this kind: in a fifth to two thirds of the time that it took alone with
- * 128 KiB of read-ahead, in 0.6 to 1.0 of it with 4 MiB.
+ * read or map at the same moment was done soonest beside three threads of this
+ * kind: in a seventh to two thirds of the time that it took alone with 128 KiB
+ * of read-ahead; with 4 MiB in 0.7 to 0.9 of it where nobody else used the disk.
  *
  * readahead(2) takes small pages always, but needs neither a mapping nor a
  * buffer: it does where there are no huge pages, and beside holes.

@@ -51,8 +51,7 @@ struct prefetch_stats {
 };
 
 /*
- * Four threads keep a busy device at it; they hardly need a CPU. *limits is
- * copied.
+ * Three threads keep a device busy, and hardly a CPU. *limits is copied.
  *
  * Errors: those of workers_new(), -ENOMEM, -EAGAIN.
  */

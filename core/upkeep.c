@@ -47,6 +47,7 @@ struct upkeeper {
 
 static void upkeep_delete(struct upkeep *u)
 {
+	upkeep_end_ahead(u);
 	tree_content_put(u->content);
 	weight_group_unref(u->g);
 	free(u->stuck);
@@ -343,6 +344,7 @@ static void switch_to(struct upkeep *u, enum upkeep_action action)
 	store_unlock(u->g->store);
 	if (!other || action == UPKEEP_WAIT || action == UPKEEP_NOTHING)
 		return;
+	upkeep_end_ahead(u);
 	u->at = 0;
 	u->granule = 0;
 	u->phase = PHASE_SYNC;

@@ -49,6 +49,7 @@ struct upkeep {
 	struct tree_content *content; /* NULL until something needs it */
 	size_t at;                    /* object where it goes on */
 	size_t granule;               /* of it, when pinning */
+	struct prefetch *ahead;       /* of that object, or NULL */
 	enum upkeep_phase phase;      /* of write-back */
 	bool names_checked;
 	uint64_t left_granules; /* that others pay for, in this pass */
@@ -99,6 +100,9 @@ uint64_t upkeep_retry_at(struct upkeep *u);
 
 /* It can't go on, for this reason; NULL: it can. */
 void upkeep_set_stuck(struct upkeep *u, bool no_memory, const char *sentence);
+
+/* Nothing is read ahead of it any more. */
+void upkeep_end_ahead(struct upkeep *u);
 
 /* Only one takes memory at a time, so that two don't end with half each. */
 bool upkeep_take_turn(struct upkeep *u);

@@ -11,11 +11,14 @@
 #include "core/log.h"
 #include "core/metrics.h"
 #include "core/pace.h"
+#include "core/prefetch.h"
 #include "core/step.h"
 #include "core/upkeep_priv.h"
 
 #define ROUND_GRANULES ((size_t)(UPKEEP_ROUND_BYTES / PIN_GRANULE_BYTES))
 #define MIB ((uint64_t)1 << 20)
+/* Smaller files are read in one go. */
+#define AHEAD_BYTES_MIN ((uint64_t)16 << 20)
 
 /* ---- What the operation's record learns ---- */
 
@@ -221,6 +224,19 @@ static int pin_failed(struct upkeep *u, const struct weight_metadata *m, int r)
 	}
 }
 
+/* Several reads at the device at once, ahead of the one that pins. */
+static void read_ahead(struct upkeep *u, struct pin_file *pin)
+{
+	if (u->granule == 0 && pins_file_size(pin) >= AHEAD_BYTES_MIN)
+		(void)prefetch_start(u->g->store->prefetcher, pins_file_fd(pin),
+				     pins_file_size(pin), &u->ahead);
+}
+
+void upkeep_end_ahead(struct upkeep *u)
+{
+	prefetch_stop(take_ptr(u->ahead));
+}
+
 static int pin_file(struct upkeep *u, struct weight_file *f, size_t *left)
 {
 	struct pinning p = { .u = u, .file = f };
@@ -235,10 +251,13 @@ static int pin_file(struct upkeep *u, struct weight_file *f, size_t *left)
 	count = granules - u->granule;
 	if (count > ROUND_GRANULES)
 		count = ROUND_GRANULES;
+	read_ahead(u, pin);
 	r = pins_pin(pin, u->granule, count, pin_progress, &p, left);
 	tree_pin_put(f);
 	if (r == 0)
 		u->granule += count;
+	if (r < 0 || u->granule >= granules)
+		upkeep_end_ahead(u);
 	return r < 0 ? r : u->granule < granules;
 }
 
