@@ -485,6 +485,17 @@ void prefetch_stop(struct prefetch *job)
 	free(job);
 }
 
+uint64_t prefetch_position(struct prefetch *job)
+{
+	struct prefetcher *p = job->prefetcher;
+	uint64_t position;
+
+	(void)pthread_mutex_lock(&p->lock);
+	position = atomic_load(&job->over) ? job->size : job->next;
+	(void)pthread_mutex_unlock(&p->lock);
+	return position;
+}
+
 bool prefetch_is_over(const struct prefetch *job)
 {
 	return atomic_load(&job->over);

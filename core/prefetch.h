@@ -75,6 +75,8 @@ void prefetch_stop(struct prefetch *job);
 /* Asks it to end soon, without waiting; prefetch_stop() still has to come. */
 void prefetch_cancel(struct prefetch *job);
 bool prefetch_is_over(const struct prefetch *job);
+/* Everything before it was, or is just being, brought in. Thread-safe. */
+uint64_t prefetch_position(struct prefetch *job);
 
 void prefetch_stats(struct prefetcher *p, struct prefetch_stats *ret);
 

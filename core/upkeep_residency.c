@@ -19,6 +19,10 @@
 #define MIB ((uint64_t)1 << 20)
 /* Smaller files are read in one go. */
 #define AHEAD_BYTES_MIN ((uint64_t)16 << 20)
+/* How far the readers keep ahead, so that pinning doesn't read itself. */
+#define AHEAD_BYTES (3 * PREFETCH_WINDOW_BYTES)
+#define AHEAD_PAUSE_MS 2
+#define SLICE_GRANULES ((size_t)32)
 
 /* ---- What the operation's record learns ---- */
 
@@ -237,25 +241,62 @@ void upkeep_end_ahead(struct upkeep *u)
 	prefetch_stop(take_ptr(u->ahead));
 }
 
+/* Waits until what comes next has been read; what hasn't is read by pinning. */
+static int follow_ahead(struct upkeep *u, struct pinning *p, size_t granule)
+{
+	uint64_t want = granule * PIN_GRANULE_BYTES + AHEAD_BYTES;
+
+	while (u->ahead && !prefetch_is_over(u->ahead) &&
+	       prefetch_position(u->ahead) < want) {
+		int r = pin_progress(p, 0);
+
+		if (r < 0)
+			return r;
+		store_pause(p->file->store, AHEAD_PAUSE_MS);
+	}
+	return 0;
+}
+
+/* Granules from u->granule on, as many as a round takes. */
+static int pin_granules(struct upkeep *u, struct pinning *p,
+			struct pin_file *pin, size_t *left)
+{
+	size_t end = u->granule + ROUND_GRANULES;
+	int r = 0;
+
+	if (end > pins_file_granules(pin))
+		end = pins_file_granules(pin);
+	while (u->granule < end && r == 0) {
+		size_t count = end - u->granule;
+		size_t more = 0;
+
+		if (count > SLICE_GRANULES)
+			count = SLICE_GRANULES;
+		r = follow_ahead(u, p, u->granule + count);
+		if (r == 0)
+			r = pins_pin(pin, u->granule, count, pin_progress, p,
+				     &more);
+		*left += more;
+		if (r == 0)
+			u->granule += count;
+	}
+	return r;
+}
+
 static int pin_file(struct upkeep *u, struct weight_file *f, size_t *left)
 {
 	struct pinning p = { .u = u, .file = f };
 	struct pin_file *pin;
-	size_t granules, count;
+	size_t granules;
 	int r = tree_pin_get(f, true, &pin);
 
 	if (r < 0)
 		return r;
 	(void)newly_read(&p, 0);
 	granules = pins_file_granules(pin);
-	count = granules - u->granule;
-	if (count > ROUND_GRANULES)
-		count = ROUND_GRANULES;
 	read_ahead(u, pin);
-	r = pins_pin(pin, u->granule, count, pin_progress, &p, left);
+	r = pin_granules(u, &p, pin, left);
 	tree_pin_put(f);
-	if (r == 0)
-		u->granule += count;
 	if (r < 0 || u->granule >= granules)
 		upkeep_end_ahead(u);
 	return r < 0 ? r : u->granule < granules;
