@@ -253,6 +253,20 @@ static int subject_open(struct subject *s)
 	return r < 0 ? r : right_size(s);
 }
 
+/* How it looks now; a file that was mended keeps the times it came with. */
+static int look_at_end(struct subject *s, struct stat *ret)
+{
+	const struct manifest_file *f = first_name(s->check->content, s->index);
+	const struct timespec times[] = {
+		{ .tv_nsec = UTIME_OMIT },
+		{ .tv_sec = f->mtime_s, .tv_nsec = f->mtime_nsec },
+	};
+
+	if (s->mended)
+		(void)futimens(s->fd, times);
+	return errno_of(fstat(s->fd, ret));
+}
+
 /* ---- Reading all of it ---- */
 
 struct job_wait {
@@ -455,8 +469,8 @@ static int verify_once(const struct tree_check *check, size_t object)
 	if (fstat(s.fd, &before) < 0)
 		return -errno;
 	r = read_subject(&s);
-	if (r == 0 && fstat(s.fd, &after) < 0)
-		r = -errno;
+	if (r == 0)
+		r = look_at_end(&s, &after);
 	if (r < 0)
 		return r;
 	if (!s.mended && !same_times(&before, &after))
@@ -519,8 +533,8 @@ int tree_scrub_object(const struct tree_check *check, size_t object,
 		r = subject_open(&s);
 	if (r == 0)
 		r = scrub_chunks(&s, first, bytes, ret_next);
-	if (r == 0 && fstat(s.fd, &st) < 0)
-		r = -errno;
+	if (r == 0)
+		r = look_at_end(&s, &st);
 	if (r < 0)
 		return r;
 	/* What is lost is known at once, what is good when all was read. */
@@ -616,8 +630,8 @@ int tree_repair_object(const struct tree_check *check, size_t object)
 			if (r == 0)
 				r = step_on(check, s.object->chunk_size);
 		}
-	if (fstat(s.fd, &st) < 0)
-		return -errno;
+	if (look_at_end(&s, &st) < 0)
+		return -EIO;
 	tree_trust_settle(check->group, object, &st, take_ptr(s.damage));
 	return r;
 }

@@ -153,6 +153,14 @@ stage = interrupted(signal.SIGINT, "--keep")
 equal(staged(), ["30"], "kept")
 shutil.rmtree(stage)
 
+# Nobody who reads what it says: it goes on, and cleans up.
+p = subprocess.Popen([CTL, "put", broken, line / "31"],
+                     stderr=subprocess.PIPE)
+p.stderr.close()
+equal(p.wait(60), 1, "status")
+equal(staged(), [], "after a closed pipe")
+
+
 # ---- Progress: a bar on a terminal only
 def progress(*argv):
     import pty

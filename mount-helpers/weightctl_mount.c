@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mount-helpers/weightctl_mount.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+
+#include "core/cleanup.h"
+#include "core/parse.h"
+#include "core/util.h"
+#include "core/weight_management.h"
+#include "mount-helpers/weightctl_say.h"
+
+#define FS_TYPE "fuse.weightfs"
+#define MOUNTINFO "/proc/self/mountinfo"
+/* Of any attribute; the kernel's limit. */
+#define VALUE_MAX ((size_t)64 << 10)
+#define ATTR_NAME_MAX 255
+
+static void file_close(FILE *f)
+{
+	(void)fclose(f);
+}
+DEFINE_CLEANUP(FILE *, file_close)
+
+/* ---- Attributes ---- */
+
+static void full_name(const char *name, char ret[static ATTR_NAME_MAX + 1])
+{
+	(void)snprintf(ret, ATTR_NAME_MAX + 1, ATTR_PREFIX "%s", name);
+}
+
+int attr_read(const char *path, const char *name, struct buf *ret)
+{
+	char full[ATTR_NAME_MAX + 1];
+	auto_free char *value = NULL;
+	ssize_t n;
+
+	full_name(name, full);
+	if (!ret)
+		return getxattr(path, full, NULL, 0) < 0 ? -errno : 0;
+	value = malloc(VALUE_MAX);
+	if (!value)
+		return -ENOMEM;
+	n = getxattr(path, full, value, VALUE_MAX);
+	return n < 0 ? -errno : buf_append(ret, value, (size_t)n);
+}
+
+bool attr_is_there(const char *path, const char *name)
+{
+	return attr_read(path, name, NULL) == 0;
+}
+
+int attr_read_u64(const char *path, const char *name, uint64_t *ret)
+{
+	struct buf value = BUF_INIT;
+	int r = attr_read(path, name, &value);
+
+	if (r == 0)
+		r = parse_u64(value.data, ret);
+	buf_release(&value);
+	return r;
+}
+
+int attr_write(const char *path, const char *name, const char *value)
+{
+	char full[ATTR_NAME_MAX + 1];
+	char what[2 * ATTR_NAME_MAX];
+
+	full_name(name, full);
+	if (setxattr(path, full, value, strlen(value), 0) == 0)
+		return 0;
+	(void)snprintf(what, sizeof(what), "%s=%s", name, value);
+	return say_refused(-errno, path, what);
+}
+
+/* ---- Attributes as facts ---- */
+
+/* In JSON these are no strings. */
+static bool is_number(const char *name)
+{
+	static const enum attr_id numbers[] = {
+		ATTR_HOT_RATIO,       ATTR_PINNED_BYTES,
+		ATTR_MIXED_HOT_RATIO, ATTR_METADATA_GENERATION,
+		ATTR_LOGICAL_BYTES,   ATTR_PAYLOAD_COUNT,
+		ATTR_OPERATION,       ATTR_LEASES,
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(numbers); i++)
+		if (strcmp(attr_names[numbers[i]].name, name) == 0)
+			return true;
+	return false;
+}
+
+void facts_attr(struct facts *f, const char *name, const char *value)
+{
+	uint64_t n;
+	double ratio;
+
+	if (is_number(name) &&
+	    (parse_u64(value, &n) == 0 || parse_ratio(value, &ratio) == 0))
+		facts_raw(f, name, value);
+	else if (strcmp(name, attr_names[ATTR_DURABLE].name) == 0)
+		facts_bool(f, name, strcmp(value, "yes") == 0);
+	else
+		facts_text(f, name, value);
+}
+
+void facts_attrs(struct facts *f, const char *path, const char *const *names)
+{
+	struct buf value = BUF_INIT;
+
+	for (; *names; names++) {
+		buf_release(&value);
+		if (attr_read(path, *names, &value) == 0)
+			facts_attr(f, *names, value.data);
+	}
+	buf_release(&value);
+}
+
+/* ---- Mounts ---- */
+
+struct mount_line {
+	unsigned major, minor;
+	char root[PATH_MAX];
+	char point[PATH_MAX];
+	char type[64];
+};
+
+/* Undoes "\040" and the like, in place. */
+static void unescape(char *s)
+{
+	char *out = s;
+
+	for (; *s != '\0'; out++) {
+		if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] >= '0' &&
+		    s[2] <= '7' && s[3] >= '0' && s[3] <= '7') {
+			*out = (char)((s[1] - '0') << 6 | (s[2] - '0') << 3 |
+				      (s[3] - '0'));
+			s += 4;
+		} else {
+			*out = *s++;
+		}
+	}
+	*out = '\0';
+}
+
+/* Fields of proc(5): ids, major:minor, root, point, options, "-", type. */
+static bool line_parse(const char *line, struct mount_line *ret)
+{
+	const char *dash = strstr(line, " - ");
+
+	if (!dash ||
+	    sscanf(line, "%*d %*d %u:%u %4095s %4095s", &ret->major,
+		   &ret->minor, ret->root, ret->point) != 4 ||
+	    sscanf(dash, " - %63s", ret->type) != 1)
+		return false;
+	unescape(ret->point);
+	return true;
+}
+
+/* Counts the mounts of weightfs on dev (0: any), and keeps one's point. */
+static int mounts_find(dev_t dev, unsigned *ret_count, char **ret)
+{
+	cleanup(file_close_cleanup) FILE *f = fopen(MOUNTINFO, "re");
+	auto_free struct mount_line *m = malloc(sizeof(*m));
+	auto_free char *line = NULL;
+	auto_free char *found = NULL;
+	bool whole = false;
+	unsigned count = 0;
+	size_t cap = 0;
+
+	if (!f || !m)
+		return f ? -ENOMEM : -errno;
+	while (getline(&line, &cap, f) > 0) {
+		if (!line_parse(line, m) || strcmp(m->type, FS_TYPE) != 0 ||
+		    (dev && dev != makedev(m->major, m->minor)))
+			continue;
+		count++;
+		/* A mount of all of it is better than one of a part. */
+		if (found && (whole || strcmp(m->root, "/") != 0))
+			continue;
+		whole = strcmp(m->root, "/") == 0;
+		free(found);
+		found = strdup(m->point);
+		if (!found)
+			return -ENOMEM;
+	}
+	if (ferror(f))
+		return -EIO;
+	*ret_count = count;
+	*ret = take_ptr(found);
+	return 0;
+}
+
+/* The mount point of the filesystem that path is on, or NULL. */
+static int mount_of(const char *path, char **ret)
+{
+	struct stat st;
+	unsigned count;
+
+	if (stat(path, &st) < 0)
+		return -errno;
+	return mounts_find(st.st_dev, &count, ret);
+}
+
+int mount_root(const char *path, char **ret)
+{
+	auto_free char *found = NULL;
+	unsigned count = 0;
+	int r = mount_of(path ? path : ".", &found);
+
+	if (r == 0 && !found && !path) {
+		r = mounts_find(0, &count, &found);
+		if (r == 0 && count > 1)
+			r = -EEXIST;
+	}
+	if (r == 0 && !found)
+		r = -ENOENT;
+	if (r == 0)
+		*ret = take_ptr(found);
+	return r;
+}
+
+int mount_resolve(const char *path, char **ret)
+{
+	auto_free char *real = realpath(path, NULL);
+	auto_free char *point = NULL;
+	int r = real ? mount_of(real, &point) : -errno;
+
+	if (r < 0)
+		return say_failed(r, path, "finding it");
+	if (!point) {
+		say_note(path, "this is not on a mount of weightfs");
+		return -EXDEV;
+	}
+	*ret = take_ptr(real);
+	return 0;
+}
+
+static bool is_revision(const char *path, bool staged)
+{
+	return attr_is_there(path, "availability") ||
+	       (staged && attr_is_there(path, "progress"));
+}
+
+int mount_revision(const char *path, bool staged, char **ret)
+{
+	auto_free char *real = NULL;
+	char *slash;
+	int r = mount_resolve(path, &real);
+
+	if (r < 0)
+		return r;
+	while (!is_revision(real, staged)) {
+		slash = strrchr(real, '/');
+		if (!slash || slash == real) {
+			say_note(path, "this is not in a %srevision",
+				 staged ? "" : "published ");
+			return -ENOENT;
+		}
+		*slash = '\0';
+	}
+	*ret = take_ptr(real);
+	return 0;
+}
+
+int path_generation(const char *path, uint64_t *ret)
+{
+	const char *slash = strrchr(path, '/');
+	const char *name = slash ? slash + 1 : path;
+
+	return weight_generation_parse(name, strlen(name), ret);
+}
