@@ -698,14 +698,14 @@ int weight_group_wait(struct weight_group *group,
 	uint64_t came, round = 0;
 	int r;
 
+	if (weight_group_state(group) == WEIGHT_GROUP_PUBLISHED)
+		return tree_wait_published(group, waiter, why);
 	store_lock(group->store);
 	came = group->wait_rounds;
 	store_unlock(group->store);
 	for (;;) {
 		r = wait_check_state(group);
-		if (r == 0)
-			return tree_wait_published(group, waiter, why);
-		if (r < 0)
+		if (r <= 0)
 			return r;
 		r = wait_follow(group, waiter, came, &next_line_ms, &round);
 		if (r == -EINPROGRESS)

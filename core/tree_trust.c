@@ -92,6 +92,9 @@ int tree_stamps_make(struct weight_group *g, const struct staging_look *look)
 	store_lock(g->store);
 	stamps_free(g->stamps);
 	g->stamps = take_ptr(st);
+	/* Who has one open since before is told of its damage, too. */
+	for (size_t i = 0; i < look->count; i++)
+		look->files[i]->object = i;
 	store_unlock(g->store);
 	return 0;
 }

@@ -392,6 +392,11 @@ static int check_chunk(struct subject *s, size_t i)
 		}
 		if (r != -ENODATA && r != -EIO && r != -ENOSPC)
 			return r;
+		/* The device doesn't take it yet; it isn't lost while it is
+		 * in memory. */
+		if (verdict == CHUNK_BAD_ON_DEVICE && s->check->device &&
+		    r != -ENODATA)
+			return r;
 	}
 	if (r < 0 && r != -ENODATA && r != -EIO && r != -ENOSPC)
 		return r;

@@ -33,6 +33,7 @@ struct upkeeper {
 	pthread_cond_t wakes;
 	struct list waiting; /* [lock] upkeeps that don't run */
 	unsigned active;     /* [lock] */
+	unsigned running;    /* [lock] */
 	struct upkeep *turn; /* [lock] the one that takes memory */
 
 	/* The thread's own. */
@@ -114,8 +115,10 @@ void upkeep_poke_all(struct weight_store *s)
 	     at != &s->upkeeper->waiting; at = at->next) {
 		struct upkeep *u = container_of(at, struct upkeep, in_waiting);
 
-		if (u->no_memory)
-			u->due_ms = now;
+		if (!u->no_memory)
+			continue;
+		u->pin_retry_ms = 0;
+		u->due_ms = now;
 	}
 	(void)pthread_cond_signal(&s->upkeeper->wakes);
 	store_unlock(s);
@@ -418,6 +421,7 @@ static bool put_back_locked(struct upkeep *u, uint64_t due)
 	struct upkeeper *k = g->store->upkeeper;
 
 	u->running = false;
+	k->running--;
 	g->tending--;
 	(void)pthread_cond_broadcast(&g->changed);
 	if (u->again)
@@ -474,6 +478,8 @@ static void upkeep_run(struct work *work)
 static struct upkeep *take_due_locked(struct upkeeper *k, uint64_t now,
 				      uint64_t *next)
 {
+	if (k->running >= UPKEEP_RUNNING_MAX)
+		return NULL; /* who ends wakes us */
 	for (struct list *at = k->waiting.next; at != &k->waiting;
 	     at = at->next) {
 		struct upkeep *u = container_of(at, struct upkeep, in_waiting);
@@ -496,6 +502,7 @@ static void submit_locked(struct upkeeper *k, struct upkeep *u)
 		k->active++;
 	}
 	u->running = true;
+	k->running++;
 	u->g->tending++;
 	u->work.run = upkeep_run;
 	u->work.priority = WORK_BULK;

@@ -253,13 +253,30 @@ static int scrub_piece(struct upkeep *u, size_t object, size_t chunk)
 	return 0;
 }
 
+/* Its only good copy may be the one in memory: it has to be written again. */
+static int is_not_durable(struct upkeep *u, const struct weight_metadata *m)
+{
+	const struct weight_observation seen = {
+		.availability = m->availability,
+		.residency = m->residency,
+		.hot_ratio = m->observed_hot_ratio,
+		.beside_operation = true,
+	};
+
+	store_lock(u->g->store);
+	u->g->durable = false;
+	store_unlock(u->g->store);
+	metrics_add(METRIC_METADATA_COMMITS, 1);
+	return wms_observe(u->g->store->records, &m->identity, &seen, 0,
+			   clock_realtime_ms(), NULL);
+}
+
 int upkeep_scrub(struct upkeep *u, const struct weight_metadata *m)
 {
 	size_t object, chunk, files = 0;
 	uint64_t start;
 	int r = begin_check(u);
 
-	(void)m;
 	if (r < 0)
 		return try_later(u, r);
 	find_position(u, &object, &chunk);
@@ -274,6 +291,8 @@ int upkeep_scrub(struct upkeep *u, const struct weight_metadata *m)
 			r = -ECANCELED;
 		find_position(u, &object, &chunk);
 	}
+	if ((r == -EIO || r == -ENOSPC) && m->durable)
+		return is_not_durable(u, m);
 	if (r < 0 && r != -ECANCELED)
 		return try_later(u, r);
 	if (object >= u->content->count && r == 0)

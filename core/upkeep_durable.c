@@ -40,15 +40,32 @@ static int failed(struct upkeep *u, const char *what, const char *path, int r)
 		       strerrordesc_np(-r)) == 0) {
 		upkeep_set_stuck(u, false, why.data);
 		weight_group_set_error(u->g, why.data);
+		u->write_back_failed = true;
 		(void)log_debug(r, "%s", why.data);
 	}
 	buf_release(&why);
 	return 0;
 }
 
+/*
+ * A failure of the device is told to one call only. What this one can't do is
+ * left to fsync.
+ */
+static int write_slice(int fd, uint64_t at, uint64_t len)
+{
+	if (sync_file_range(fd, (off64_t)at, (off64_t)len,
+			    SYNC_FILE_RANGE_WAIT_BEFORE |
+				    SYNC_FILE_RANGE_WRITE |
+				    SYNC_FILE_RANGE_WAIT_AFTER) == 0)
+		return 0;
+	return errno == EIO || errno == ENOSPC || errno == EDQUOT ? -errno : 0;
+}
+
 /* Writes in slices, so that a removal needn't wait for all of it. */
 static int write_out(struct upkeep *u, int fd, uint64_t size)
 {
+	int r;
+
 	/* All of it is on its way while the first slice is waited for. */
 	if (!io_pace(u))
 		(void)sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
@@ -57,11 +74,9 @@ static int write_out(struct upkeep *u, int fd, uint64_t size)
 			size - at < SLICE_BYTES ? size - at : SLICE_BYTES;
 		uint64_t pause = 0;
 
-		/* What it can't do is left to fsync. */
-		(void)sync_file_range(fd, (off64_t)at, (off64_t)len,
-				      SYNC_FILE_RANGE_WAIT_BEFORE |
-					      SYNC_FILE_RANGE_WRITE |
-					      SYNC_FILE_RANGE_WAIT_AFTER);
+		r = write_slice(fd, at, len);
+		if (r < 0)
+			return r;
 		if (!upkeep_go_on(u, len))
 			return -ECANCELED;
 		if (io_pace(u))
@@ -193,6 +208,9 @@ static int mark_durable(struct upkeep *u)
 	g->durable = true;
 	store_unlock(g->store);
 	metrics_add(METRIC_WRITE_BACKS, 1);
+	if (u->write_back_failed)
+		weight_group_set_error(g, "");
+	u->write_back_failed = false;
 	upkeep_set_stuck(u, false, NULL);
 	u->failures = 0;
 	return 0;

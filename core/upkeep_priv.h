@@ -22,6 +22,8 @@
 #define UPKEEP_ROUND_BYTES ((uint64_t)1 << 30)
 /* Groups whose work advances in turn; the others come after them. */
 #define UPKEEP_ACTIVE_MAX 8
+/* Some tenders are always left for opens that wait for a verification. */
+#define UPKEEP_RUNNING_MAX 4
 #define UPKEEP_RETRY_MS_MIN 500
 #define UPKEEP_RETRY_MS_MAX 30000
 /* A record learns about progress as often. */
@@ -57,6 +59,7 @@ struct upkeep {
 	unsigned failures;     /* in a row */
 	uint64_t pin_retry_ms; /* 0: now */
 	uint64_t write_back_retry_ms;
+	bool write_back_failed; /* and the group's sentence says so */
 	uint64_t check_retry_ms;
 
 	/* [lock] For people. */

@@ -29,7 +29,7 @@
 #define GROUPS_NAME "groups"
 #define WORKERS 8
 #define BULK_WORKERS 4
-#define TENDERS 4
+#define TENDERS 6
 #define PREFETCHERS 3
 /* Of memory that is to be had, what prefetching leaves alone. */
 #define PREFETCH_RESERVE ((uint64_t)256 << 20)

@@ -272,7 +272,8 @@ static int wait_step(struct call *call, struct buf *ret)
 	(void)pthread_mutex_lock(&handle->lock);
 	handle->over = true;
 	(void)pthread_mutex_unlock(&handle->lock);
-	return buf_printf(ret, "ready\n");
+	/* Waiting on is of no use, for that reason. */
+	return buf_printf(ret, "%s\n", r > 0 ? call->why.data : "ready");
 }
 
 static int read_wait(struct call *call)

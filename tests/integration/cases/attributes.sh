@@ -10,18 +10,22 @@ from wf import *
 SRC = checkpoint("src", files=2)
 line = lineage()
 gen = put(line, 7, SRC)
+(gen / ".weights" / "wait").read_text()
+before = attr(gen, "residency")
 P = "user.weights."
 
 # ---- What is listed can be read, at every size
 LISTED = {
-    "availability": "ready", "residency": "cold", "hot_ratio": r"0(\.0+)?",
-    "pinned_bytes": "0", "preferred": "hot", "mixed_hot_ratio": r"0\.5\d*",
+    "availability": "ready", "residency": "hot|cold|mixed",
+    "hot_ratio": r"[01](\.\d+)?", "pinned_bytes": r"\d+",
+    "preferred": "hot", "mixed_hot_ratio": r"0\.5\d*",
     "mode": "auto", "metadata_generation": r"[1-9]\d*",
     "logical_bytes": r"\d+", "payload_count": "4",
     "manifest_sha256": "[0-9a-f]{64}", "manifest_key": ".+", "group_id": ".+",
-    "leases": r"\d+", "durable": "yes|no", "created": r"\d.*",
+    "leases": r"\d+", "durable": "yes|no", "scrub": "never",
+    "created": r"\d.*",
     "updated": r"\d.*", "last_accessed": r"\d.*"}
-HIDDEN = {"remove", "sha256"}
+HIDDEN = {"operation", "remove", "repair", "sha256"}
 
 
 def is_whole(path, want=None):
@@ -62,10 +66,11 @@ is_whole(line)
 is_whole(MNT)
 is_whole(MNT / "t")
 file = gen / "model-0.safetensors"
-is_whole(file, {"residency": "cold", "digest": "[0-9a-f]{64}"})
+is_whole(file, {"residency": before, "hot_ratio": r"[01](\.\d+)?",
+                "pinned_bytes": r"\d+", "digest": "[0-9a-f]{64}"})
 equal(attr(file, "sha256"), sha(file), "sha256 of a file")
 tensor = gen / ".weights" / "tensors" / "layers.0.a.weight"
-is_whole(tensor, {"dtype": "U8", "shape": r"\[25001\]",
+is_whole(tensor, {"dtype": "U8", "residency": before, "shape": r"\[25001\]",
                   "extent": r"model-0\.safetensors,\d+,25001"})
 equal(attr(tensor, "sha256"), sha(tensor), "sha256 of a tensor")
 
@@ -77,6 +82,7 @@ for path in (gen, line, file, tensor, MNT, gen / "1_Pooling"):
     refused("EOPNOTSUPP|ENODATA", os.getxattr, path, "system.posix_acl_access")
     refused("EOPNOTSUPP|ENODATA", os.getxattr, path, "trusted.x")
 refused("ENODATA", attr, gen, "remove")
+refused("ENODATA", attr, gen, "repair")
 refused("ENODATA", attr, gen, "operation")
 refused("ENODATA", attr, line / "7" / "config.json", "dtype")
 
@@ -103,7 +109,8 @@ run("cp", "-a", "--preserve=all", gen, WORK / "copy")
 stage = staging(line, 8)
 run("cp", "-a", f"{gen}/.", stage)
 same_tree(stage, SRC)
-for name in ("residency", "availability", "remove", "digest"):
+for name in ("residency", "availability", "remove", "digest", "scrub",
+             "repair"):
     for path in (stage, stage / "config.json", stage / "1_Pooling"):
         os.setxattr(path, P + name, b"7")
         os.removexattr(path, P + name)
@@ -121,7 +128,7 @@ refused("EROFS", os.setxattr, copied / "config.json", "user.mine", b"x")
 refused("EROFS", os.removexattr, copied / "config.json", "user.mine")
 run("cp", "-a", copied / "config.json", WORK / "one")
 equal(os.getxattr(WORK / "one", "user.mine"), b"kept", "copied out")
-equal(attr(gen, "residency"), "cold", "the source of the copies")
+equal(attr(gen, "residency"), before, "the source of the copies")
 
 # ---- A staging directory's own
 stage = staging(line, 9, SRC)
