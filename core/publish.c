@@ -474,8 +474,11 @@ static int commit(struct attempt *a, const struct publish_result *result)
 
 	if (r == 0 && is_kept(s))
 		r = tree_group_sync_places(g);
-	if (r < 0)
+	if (r < 0) {
+		(void)buf_printf(a->why, "its manifest can't be written: %s",
+				 strerrordesc_np(-r));
 		return r;
+	}
 	settle_pins(a, &publication);
 	if (!begin_commit(a)) {
 		tree_pin_unsettle(g);

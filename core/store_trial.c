@@ -189,11 +189,15 @@ static bool try_direct(int fd, const unsigned char *written,
 {
 	auto_fd int direct = open_anew(fd, O_RDONLY | O_DIRECT);
 	bool was_cached;
+	ssize_t n;
 
 	if (direct < 0)
 		return false;
 	was_cached = is_cached(fd);
-	return pread(direct, into, DIRECT_BYTES, 0) == (ssize_t)DIRECT_BYTES &&
+	n = pread(direct, into, DIRECT_BYTES, 0);
+	if (n < 0 && errno == EIO)
+		return true; /* the device was asked, and isn't well */
+	return n == (ssize_t)DIRECT_BYTES &&
 	       memcmp(written, into, DIRECT_BYTES) == 0 &&
 	       (was_cached || !is_cached(fd));
 }
@@ -227,6 +231,17 @@ static int find_large_folio(const unsigned char *map)
 	return r;
 }
 
+/*
+ * On a full or failing disk there is nothing to read. To believe what the cache
+ * says of it would be the worse mistake, so what can be opened counts.
+ */
+static bool opens_direct(int fd)
+{
+	auto_fd int direct = open_anew(fd, O_RDONLY | O_DIRECT);
+
+	return direct >= 0;
+}
+
 /* Brings the file into the cache as pinning does, and looks there. */
 static void try_folios(int fd, struct store_abilities *a)
 {
@@ -249,19 +264,20 @@ static void try_content(int fd, struct store_abilities *a)
 	size_t len = TRIAL_BYTES + DIRECT_BYTES;
 	unsigned char *bytes = mmap(NULL, len, PROT_READ | PROT_WRITE,
 				    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	bool written;
 
 	if (bytes == MAP_FAILED)
 		return;
 	fill(bytes, TRIAL_BYTES);
-	if (write_all(fd, bytes, TRIAL_BYTES)) {
-		bool on_disk = !a->memory_only && fdatasync(fd) == 0;
-
-		if (on_disk) {
-			(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-			a->direct = try_direct(fd, bytes, bytes + TRIAL_BYTES);
-		}
-		try_folios(fd, a);
+	written = write_all(fd, bytes, TRIAL_BYTES);
+	if (!a->memory_only && written && fdatasync(fd) == 0) {
+		(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+		a->direct = try_direct(fd, bytes, bytes + TRIAL_BYTES);
+	} else if (!a->memory_only) {
+		a->direct = opens_direct(fd);
 	}
+	if (written)
+		try_folios(fd, a);
 	(void)munmap(bytes, len);
 }
 

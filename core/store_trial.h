@@ -28,7 +28,8 @@ struct store_abilities {
 
 /*
  * Tries everything in directory dirfd and leaves nothing behind. What can't be
- * tried for want of space or rights is taken as missing. holders_init() comes
+ * tried for want of space or rights is taken as missing, but for direct reads:
+ * on a full disk, that they can be opened is enough. holders_init() comes
  * before. Errors: none that would keep a store from opening: it returns 0, or
  * the negative errno with which nothing at all could be tried.
  */

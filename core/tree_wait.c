@@ -164,7 +164,7 @@ int weight_group_migrate(struct weight_group *group,
 			 enum weight_residency target,
 			 uint64_t expected_metadata_generation, struct buf *why)
 {
-	const struct weight_operation_request request = {
+	struct weight_operation_request request = {
 		.kind = WEIGHT_MIGRATING,
 		.target_residency = target,
 		.expected_metadata_generation = expected_metadata_generation,
@@ -183,6 +183,10 @@ int weight_group_migrate(struct weight_group *group,
 				      "no disk to move it to");
 		return -EPERM;
 	}
+	/* One that waits for memory or for readers may never end by itself. */
+	store_lock(s);
+	request.supersedes = upkeep_is_waiting_locked(group);
+	store_unlock(s);
 	metrics_add(METRIC_METADATA_COMMITS, 1);
 	r = wms_operation_start(s->records, group->identity, &request,
 				clock_realtime_ms(), NULL, why);

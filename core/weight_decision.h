@@ -211,6 +211,8 @@ struct weight_operation_outcome {
 	/* As it was, unless its metadata generation has gone up. */
 	struct weight_metadata metadata;
 	bool changed; /* false for a repeat: nothing is to be written */
+	/* The one whose place it took, as it is now; id 0: there was none. */
+	struct weight_operation superseded;
 };
 
 struct weight_operation_request {
@@ -218,6 +220,11 @@ struct weight_operation_request {
 	enum weight_residency target_residency; /* HOT, COLD or MIXED */
 	double target_hot_ratio; /* inside (0,1) for MIXED, else 0 */
 	uint64_t expected_metadata_generation;
+	/*
+	 * An active one with another goal ends for this one, if it only pins
+	 * or unpins: the caller knows that it can't go on.
+	 */
+	bool supersedes;
 };
 
 /*

@@ -128,6 +128,25 @@ static int start_records(const struct weight_operation_state *state,
 	return 0;
 }
 
+static bool takes_place(const struct weight_operation_state *state,
+			const struct weight_operation *op,
+			const struct weight_operation_request *rq)
+{
+	return rq->supersedes && !same_goal(state->operation, op) &&
+	       !weight_operation_blocks(state->operation);
+}
+
+static struct weight_operation superseded(const struct weight_operation *op,
+					  uint64_t now_ms)
+{
+	struct weight_operation over = *op;
+
+	over.updated_at_ms = later(now_ms, op->updated_at_ms);
+	over.cursor = "";
+	over.message = WEIGHT_OPERATION_SUPERSEDED;
+	return over;
+}
+
 int weight_decide_operation_start(const struct weight_operation_state *state,
 				  const struct weight_identity *identity,
 				  const struct weight_operation_request *rq,
@@ -148,12 +167,14 @@ int weight_decide_operation_start(const struct weight_operation_state *state,
 		EXPLAIN(why, "the revision is being replaced");
 		return log_debug(-EBUSY, "fenced by a replacement");
 	}
-	if (state->operation)
+	if (state->operation && !takes_place(state, &op, rq))
 		return start_again(state, &op, expected, ret, why);
 	r = start_refusal(state->metadata, &op, expected, why);
-	if (r < 0)
-		return r;
-	return start_records(state, &op, now_ms, ret);
+	if (r == 0)
+		r = start_records(state, &op, now_ms, ret);
+	if (r == 0 && state->operation)
+		ret->superseded = superseded(state->operation, now_ms);
+	return r;
 }
 
 /* ---- The rest of its life ---- */
@@ -291,7 +312,7 @@ int weight_decide_operation_progress(const struct weight_operation_state *state,
 				     struct weight_operation_outcome *ret)
 {
 	const struct weight_operation *op = state->operation;
-	struct weight_operation_outcome out;
+	struct weight_operation_outcome out = { .changed = false };
 	int r;
 
 	if (operation_id == 0)
@@ -320,7 +341,7 @@ int weight_decide_operation_error(const struct weight_operation_state *state,
 				  struct weight_operation_outcome *ret)
 {
 	const struct weight_operation *op = state->operation;
-	struct weight_operation_outcome out;
+	struct weight_operation_outcome out = { .changed = false };
 	int r;
 
 	if (operation_id == 0 || !weight_operation_message_ok(message))

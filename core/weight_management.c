@@ -577,14 +577,16 @@ bool weight_operation_is_finished(const struct weight_operation *op)
 bool weight_operation_is_over(const struct weight_operation *op)
 {
 	return weight_operation_is_finished(op) ||
-	       strcmp(op->message, WEIGHT_OPERATION_REMOVED) == 0;
+	       strcmp(op->message, WEIGHT_OPERATION_REMOVED) == 0 ||
+	       strcmp(op->message, WEIGHT_OPERATION_SUPERSEDED) == 0;
 }
 
 bool weight_operation_message_ok(const char *message)
 {
 	return weight_component_ok(message) &&
 	       strcmp(message, WEIGHT_OPERATION_COMPLETED) != 0 &&
-	       strcmp(message, WEIGHT_OPERATION_REMOVED) != 0;
+	       strcmp(message, WEIGHT_OPERATION_REMOVED) != 0 &&
+	       strcmp(message, WEIGHT_OPERATION_SUPERSEDED) != 0;
 }
 
 static int operation_target_check(const struct weight_operation *op,

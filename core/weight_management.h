@@ -46,6 +46,9 @@
 /* Likewise of one that ended unfinished, because its revision was removed. */
 #define WEIGHT_OPERATION_REMOVED "the revision was removed"
 
+/* And of one that couldn't go on when another target was asked for. */
+#define WEIGHT_OPERATION_SUPERSEDED "another operation took its place"
+
 /*
  * States. The numbers are wire and disk format: they never change, and a number
  * that is not listed is invalid everywhere.

@@ -72,8 +72,12 @@ static int operate_write(struct meta_txn *txn, const struct operate *o,
 {
 	int r;
 
-	r = o->request ? wms_operation_add(txn, &out->operation) :
-			 wms_operation_put(txn, &out->operation);
+	r = out->superseded.operation_id ?
+		    wms_operation_put(txn, &out->superseded) :
+		    0;
+	if (r == 0)
+		r = o->request ? wms_operation_add(txn, &out->operation) :
+				 wms_operation_put(txn, &out->operation);
 	if (r < 0 ||
 	    out->metadata.metadata_generation == before->metadata_generation)
 		return r;

@@ -299,8 +299,9 @@ int weight_file_residence(struct weight_file *file,
 
 /*
  * Begins to move the whole revision to HOT or COLD; returns when the operation
- * is on record. expected_metadata_generation 0: no fence.
- * Errors: -EINVAL another target, -EBUSY another operation runs, -ECANCELED
+ * is on record. An operation that can't go on, for lack of memory or because of
+ * readers, gives way to another target. expected_metadata_generation 0: no
+ * fence. Errors: -EINVAL another target, -EBUSY another operation runs, -ECANCELED
  * fenced, -EPERM its policy pins it, or the store is in memory only and the
  * target COLD; -EINPROGRESS, -ENOSPC, -EIO.
  */
