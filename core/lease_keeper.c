@@ -98,7 +98,8 @@ static void lease_unlock(struct weight_group *g, uint64_t id,
 	/* Who took it has no hold yet: the linger begins only now. */
 	if (id && g->holders == 0)
 		g->idle_since_ms = clock_monotonic_ms();
-	if (id && list_empty(&g->in_leased)) {
+	/* Who settles what was left may come after all leases were dropped. */
+	if (id && list_empty(&g->in_leased) && !s->stopping) {
 		g->refs++;
 		list_add_tail(&s->leased, &g->in_leased);
 		metrics_add(METRIC_ACTIVE_LEASES, 1);

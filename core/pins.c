@@ -117,8 +117,11 @@ static void find_limits(struct pins *p)
 	    lock.rlim_cur > SIZE_MAX - p->page)
 		return;
 	/* The limit isn't one for those who have the capability. */
-	if (try_lock((size_t)lock.rlim_cur + p->page) < 0)
-		p->lock_limit = lock.rlim_cur;
+	if (try_lock((size_t)lock.rlim_cur + p->page) == 0)
+		return;
+	p->lock_limit = lock.rlim_cur;
+	if (p->stats.budget_bytes > p->lock_limit)
+		p->stats.budget_bytes = p->lock_limit;
 }
 
 /* --- The whole --- */
@@ -158,8 +161,14 @@ int pins_status(struct pins *p, struct buf *out)
 	(void)pthread_mutex_lock(&p->lock);
 	memcpy(reason, p->reason, sizeof(reason));
 	(void)pthread_mutex_unlock(&p->lock);
-	return *reason ? buf_printf(out, "no (%s)", reason) :
-			 buf_append(out, "yes", 3);
+	if (*reason)
+		return buf_printf(out, "no (%s)", reason);
+	if (p->lock_limit == UINT64_MAX)
+		return buf_append(out, "yes", 3);
+	return buf_printf(out,
+			  "yes, %llu MiB (RLIMIT_MEMLOCK; CAP_IPC_LOCK lifts "
+			  "it)",
+			  (unsigned long long)(p->lock_limit >> 20));
 }
 
 void pins_stats(struct pins *p, struct pins_stats *ret)

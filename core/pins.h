@@ -63,7 +63,10 @@
 struct pins;
 struct pin_file;
 
-/* budget_bytes may be 0. Errors: -ENOMEM. */
+/*
+ * budget_bytes may be 0. Where fewer bytes may be locked, that is the budget.
+ * Errors: -ENOMEM.
+ */
 int pins_new(uint64_t budget_bytes, struct pins **ret);
 
 /* All files are closed. Accepts NULL. */
@@ -71,8 +74,8 @@ void pins_free(struct pins *p);
 DEFINE_CLEANUP(struct pins *, pins_free)
 
 /*
- * Appends "yes", or "no (reason)" once locking memory was refused. Errors:
- * those of buf_append().
+ * Appends "yes", perhaps with how much of it, or "no (reason)" once locking
+ * memory was refused. Errors: those of buf_append().
  */
 int pins_status(struct pins *p, struct buf *out);
 

@@ -406,6 +406,9 @@ int store_cond_init(pthread_cond_t *cond);
 void store_background_begin(struct weight_store *s);
 void store_background_end(struct weight_store *s);
 
+/* A share of the descriptors that the process may have: one in `share`. */
+size_t tree_descriptors(unsigned share);
+
 /* Sleeps until ms passed or the store is stopping. */
 void store_pause(struct weight_store *s, uint64_t ms);
 
@@ -662,6 +665,8 @@ enum upkeep_pending {
 enum upkeep_pending upkeep_pending_locked(struct weight_group *g);
 /* Whether that goes on only when somebody else does something. Lock held. */
 bool upkeep_is_waiting_locked(struct weight_group *g);
+/* Whether there may be more that is pending than is known yet. */
+bool upkeep_is_resuming(struct weight_store *s);
 /* One line about it. */
 int upkeep_line(struct weight_group *g, struct buf *ret);
 /* Live numbers of the operation that runs; false: none is known. */

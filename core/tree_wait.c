@@ -457,16 +457,22 @@ int weight_tree_wait(struct weight_store *store,
 	struct weight_group *g;
 
 	(void)why;
-	while ((g = next_pending(store))) {
+	for (;;) {
 		bool gone;
 
-		(void)look(g, &gone);
-		tell(g, waiter, &next_line_ms);
-		weight_group_unref(g);
+		g = next_pending(store);
+		if (!g && !upkeep_is_resuming(store))
+			return 0;
+		if (g) {
+			(void)look(g, &gone);
+			tell(g, waiter, &next_line_ms);
+			weight_group_unref(g);
+		} else {
+			store_pause(store, POLL_MS);
+		}
 		if (waiter_interrupted(waiter))
 			return -EINTR;
 	}
-	return 0;
 }
 
 static bool is_durable(struct weight_group *g)

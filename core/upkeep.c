@@ -25,6 +25,10 @@
 #define SCRUB_FIRST_LOOK_MS 60000
 #define SCAN_BATCH 256
 #define YIELD_MS 10
+/* Upkeeps keep directories open: so many of all descriptors, */
+#define COUNT_SHARE 16
+/* and the others that wait for memory are looked for again after this. */
+#define RESUME_MS 30000
 
 struct upkeeper {
 	struct weight_store *store;
@@ -36,8 +40,12 @@ struct upkeeper {
 	unsigned running;    /* [lock] */
 	struct upkeep *turn; /* [lock] the one that takes memory */
 
+	bool resuming; /* [lock] not all is known of what has to be done */
+	size_t count;  /* [lock] upkeeps that there are; each has descriptors */
+	size_t count_max;   /* above it, those that wait for memory go, */
+	uint64_t resume_ms; /* [lock] and are looked for again; 0: none */
+
 	/* The thread's own. */
-	bool resuming; /* what the last daemon left isn't all known yet */
 	struct wms_position resume_at;
 	bool looking; /* for revisions that are due to be scrubbed */
 	struct wms_position look_at;
@@ -45,6 +53,13 @@ struct upkeeper {
 };
 
 /* ---- One group ---- */
+
+/* Lock held. It is on no list, and the caller deletes it. */
+static void detach_locked(struct upkeep *u)
+{
+	u->g->upkeep = NULL;
+	u->g->store->upkeeper->count--;
+}
 
 static void upkeep_delete(struct upkeep *u)
 {
@@ -72,6 +87,7 @@ int upkeep_ask(struct weight_group *g, bool repair, bool scrub)
 		u->g = g;
 		g->refs++;
 		g->upkeep = u;
+		s->upkeeper->count++;
 		list_add_tail(&s->upkeeper->waiting, &u->in_waiting);
 	}
 	asked = u != NULL;
@@ -271,14 +287,13 @@ static bool is_later(uint64_t ms)
 static void wish_facts(struct upkeep *u, struct upkeep_facts *f)
 {
 	struct weight_store *s = u->g->store;
-	bool turn_taken;
 
 	store_lock(s);
 	f->repair = u->repair;
 	f->scrub = u->scrub;
-	turn_taken = s->upkeeper->turn && s->upkeeper->turn != u;
+	f->turn_taken = s->upkeeper->turn && s->upkeeper->turn != u;
 	store_unlock(s);
-	f->pin_waits = turn_taken || is_later(u->pin_retry_ms);
+	f->pin_waits = is_later(u->pin_retry_ms);
 	f->write_back_waits = is_later(u->write_back_retry_ms);
 	f->check_waits = is_later(u->check_retry_ms);
 	f->can_pin = s->can_pin;
@@ -437,10 +452,15 @@ static bool put_back_locked(struct upkeep *u, uint64_t due)
 	if (u->active)
 		k->active--;
 	u->active = false;
+	if (u->due_ms != 0 && u->no_memory && k->count > k->count_max) {
+		u->due_ms = 0;
+		if (!k->resume_ms)
+			k->resume_ms = clock_monotonic_ms() + RESUME_MS;
+	}
 	if (u->due_ms != 0)
 		list_add_tail(&k->waiting, &u->in_waiting);
 	else
-		g->upkeep = NULL;
+		detach_locked(u);
 	(void)pthread_cond_signal(&k->wakes);
 	return u->due_ms != 0;
 }
@@ -536,6 +556,15 @@ static int want_identity(struct weight_store *s,
 	return scrub ? weight_group_scrub(g, NULL) : upkeep_want(g);
 }
 
+static void end_resuming(struct upkeeper *k)
+{
+	store_lock(k->store);
+	k->resuming = false;
+	(void)pthread_cond_broadcast(&k->store->quiet);
+	store_unlock(k->store);
+	k->resume_at = (struct wms_position){ 0 };
+}
+
 /* A few more of those that the last daemon left something to do with. */
 static void resume_some(struct upkeeper *k)
 {
@@ -545,7 +574,7 @@ static void resume_some(struct upkeeper *k)
 		int r = wms_revision_each(k->store->records, &k->resume_at, &m);
 
 		if (r == -ENOENT) {
-			k->resuming = false;
+			end_resuming(k);
 			return;
 		}
 		if (r < 0)
@@ -565,7 +594,8 @@ static bool scrub_is_due(struct weight_store *s,
 	uint64_t last, now = clock_realtime_ms();
 	bool unfinished;
 
-	if (m->availability != WEIGHT_READY ||
+	if ((m->availability != WEIGHT_READY &&
+	     m->availability != WEIGHT_DEGRADED) ||
 	    tree_lineage_find(s, &m->identity.lineage, false, &lineage) < 0 ||
 	    tree_group_find(s, &m->identity, lineage, &g) < 0 ||
 	    tree_stamps_load(g) < 0)
@@ -609,12 +639,18 @@ static bool is_crowded_locked(const struct upkeeper *k)
 /* What there is to find while nobody is due. True: something was done. */
 static bool scan(struct upkeeper *k, uint64_t now, uint64_t *next)
 {
-	bool crowded;
+	bool crowded, resuming;
 
 	store_lock(k->store);
+	if (k->resume_ms && now >= k->resume_ms) {
+		k->resume_ms = 0;
+		k->resuming = true;
+	}
 	crowded = is_crowded_locked(k);
+	resuming = k->resuming;
+	*next = earliest(*next, k->resume_ms);
 	store_unlock(k->store);
-	if (k->resuming) {
+	if (resuming) {
 		if (crowded)
 			return false;
 		resume_some(k);
@@ -689,6 +725,7 @@ int upkeep_new(struct weight_store *s)
 		return r;
 	}
 	k->store = s;
+	k->count_max = tree_descriptors(COUNT_SHARE);
 	list_init(&k->waiting);
 	s->upkeeper = k;
 	return 0;
@@ -715,7 +752,7 @@ void upkeep_stop(struct weight_store *s)
 		at = list_take_first(&k->waiting);
 		u = at ? container_of(at, struct upkeep, in_waiting) : NULL;
 		if (u)
-			u->g->upkeep = NULL;
+			detach_locked(u);
 		store_unlock(s);
 		if (!u)
 			return;
@@ -744,6 +781,16 @@ enum upkeep_pending upkeep_pending_locked(struct weight_group *g)
 	return g->upkeep->no_memory && g->upkeep->doing == UPKEEP_WAIT ?
 		       UPKEEP_STUCK :
 		       UPKEEP_BUSY;
+}
+
+bool upkeep_is_resuming(struct weight_store *s)
+{
+	bool resuming;
+
+	store_lock(s);
+	resuming = s->upkeeper->resuming && !s->stopping;
+	store_unlock(s);
+	return resuming;
 }
 
 bool upkeep_is_waiting_locked(struct weight_group *g)

@@ -54,6 +54,8 @@ static enum upkeep_action decide_operation(const struct upkeep_facts *f)
 		return UPKEEP_WAIT;
 	if (f->residency == WEIGHT_HOT)
 		return UPKEEP_FINISH;
+	if (f->turn_taken)
+		return UPKEEP_WAIT;
 	return f->pin_waits ? wait_truly(f) : UPKEEP_PIN;
 }
 
@@ -65,7 +67,7 @@ static enum upkeep_action decide_drift(const struct upkeep_facts *f)
 	if (f->recorded == f->residency && f->recorded_ratio == f->ratio)
 		return UPKEEP_NOTHING;
 	if (f->recorded == WEIGHT_HOT && f->can_pin && !f->pin_waits)
-		return UPKEEP_PIN;
+		return f->turn_taken ? UPKEEP_WAIT : UPKEEP_PIN;
 	return record(f);
 }
 

@@ -55,6 +55,7 @@ struct upkeep_facts {
 
 	/* Until a retry is due. */
 	bool pin_waits;
+	bool turn_taken; /* another one is taking memory */
 	bool write_back_waits;
 	bool check_waits;
 	bool can_pin; /* memory can be locked at all */

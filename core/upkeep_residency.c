@@ -210,9 +210,12 @@ static int pin_failed(struct upkeep *u, const struct weight_metadata *m, int r)
 	case -EPERM: {
 		cleanup(buf_release) struct buf why = BUF_INIT;
 
+		/* "no (reason)" */
 		(void)pins_status(u->g->store->pins, &why);
-		return get_stuck(u, m, true, "memory can't be locked here: %s",
-				 why.data);
+		return get_stuck(u, m, true, "memory can't be locked here%s",
+				 why.data && why.data[0] == 'n' ?
+					 why.data + strlen("no") :
+					 "");
 	}
 	case -ENOENT:
 	case -EUCLEAN:
@@ -594,15 +597,17 @@ int upkeep_start_operation(struct upkeep *u, const struct weight_metadata *m)
 		.kind = WEIGHT_MIGRATING,
 		.target_residency = m->policy.preferred,
 	};
+	int r;
 
-	/* The record says the truth before the operation begins. */
-	int r = upkeep_record(u, m);
-
-	if (r < 0)
-		return r;
+	/*
+	 * First: once the record says the truth, nothing else would remember
+	 * that it was in memory.
+	 */
 	metrics_add(METRIC_METADATA_COMMITS, 1);
-	return wms_operation_start(u->g->store->records, &m->identity, &request,
-				   clock_realtime_ms(), NULL, NULL);
+	r = wms_operation_start(u->g->store->records, &m->identity, &request,
+				clock_realtime_ms(), NULL, NULL);
+	step("operation: started again");
+	return r < 0 ? r : upkeep_record(u, m);
 }
 
 int upkeep_record(struct upkeep *u, const struct weight_metadata *m)

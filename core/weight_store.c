@@ -327,13 +327,12 @@ static void name_holder(struct weight_store *s)
 		       host);
 }
 
-/* Facts about staged files leave most descriptors to whoever needs one. */
-static size_t kept_max(void)
+size_t tree_descriptors(unsigned share)
 {
-	struct rlimit limit = { .rlim_cur = KEPT_SHARE };
+	struct rlimit limit = { .rlim_cur = share };
 
 	(void)getrlimit(RLIMIT_NOFILE, &limit);
-	return (size_t)(limit.rlim_cur / KEPT_SHARE);
+	return (size_t)(limit.rlim_cur / share);
 }
 
 static int store_init(struct weight_store *s, const struct config *config)
@@ -349,7 +348,8 @@ static int store_init(struct weight_store *s, const struct config *config)
 	list_init(&s->cached);
 	list_init(&s->kept);
 	list_init(&s->staged_pins);
-	s->kept_max = kept_max();
+	/* Facts about staged files leave most to whoever needs one. */
+	s->kept_max = tree_descriptors(KEPT_SHARE);
 	(void)pthread_mutex_init(&s->namespace_lock, NULL);
 	(void)pthread_mutex_init(&s->stamps_lock, NULL);
 	(void)pthread_mutex_init(&s->lock, NULL);
