@@ -141,6 +141,19 @@ static int lease_acquire(struct weight_group *g, struct weight_lease **ret)
 	return r;
 }
 
+/*
+ * A record that ran out and was replaced: a clock that is set back would bring
+ * it to life again, and nobody would end it.
+ */
+static void lease_forget(struct weight_group *g, uint64_t id)
+{
+	if (!id)
+		return;
+	metrics_add(METRIC_LEASE_WRITES, 1);
+	(void)wms_lease_release(g->store->records, g->identity->lineage.tenant,
+				id);
+}
+
 int keeper_lease_take(struct weight_group *g)
 {
 	cleanup(weight_lease_free_cleanup) struct weight_lease *lease = NULL;
@@ -159,6 +172,8 @@ int keeper_lease_take(struct weight_group *g)
 		return 0;
 	}
 	r = lease_acquire(g, &lease);
+	if (r == 0)
+		lease_forget(g, id);
 	/* Who asked holds it in a moment: it is not idle since ever. */
 	store_lock(g->store);
 	if (g->holders == 0)
@@ -212,8 +227,11 @@ static void lease_renew(struct weight_group *g)
 	r = wms_lease_renew(s->records, g->identity->lineage.tenant, id,
 			    s->config->lease_ttl_ms, clock_realtime_ms(),
 			    &lease);
-	if (r == -EKEYEXPIRED || r == -ENOENT)
+	if (r == -EKEYEXPIRED || r == -ENOENT) {
 		r = lease_acquire(g, &lease);
+		if (r == 0)
+			lease_forget(g, id);
+	}
 	if (r < 0) {
 		store_lock(s);
 		g->idle_since_ms = clock_monotonic_ms();

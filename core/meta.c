@@ -600,6 +600,19 @@ static int lock_allocate(const char *dir)
 }
 
 /*
+ * This process is the only one: nobody else has to see its locks and readers,
+ * and a full disk can't hit them.
+ */
+static int lock_detach(const char *dir)
+{
+	auto_free char *path = NULL;
+	int r;
+
+	r = meta_disk_path(dir, LOCK_NAME, &path);
+	return r < 0 ? r : meta_disk_unmap_file(path);
+}
+
+/*
  * mdb_env_open() makes a file that is absent and fills one that is empty, so
  * the caller has looked before.
  */
@@ -617,6 +630,11 @@ static int env_open(const char *path, size_t mapsize, MDB_env **ret)
 	    (rc = mdb_env_set_mapsize(env, mapsize)) ||
 	    (rc = mdb_env_open(env, path, MDB_NOTLS, 0600)))
 		return meta_err(rc);
+	r = lock_detach(path);
+	if (r == -ENOMEM)
+		return r;
+	if (r < 0)
+		(void)log_debug(r, "the lock file stays mapped");
 	*ret = take_ptr(env);
 	return 0;
 }

@@ -3,9 +3,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -59,6 +62,91 @@ int meta_disk_address_space(size_t more)
 	return 0;
 }
 
+/* ---- Mappings ---- */
+
+static void file_close(FILE *f)
+{
+	(void)fclose(f);
+}
+DEFINE_CLEANUP(FILE *, file_close)
+
+/* The name that the kernel shows for the file. */
+static int kernel_name(const char *path, char ret[static PATH_MAX])
+{
+	char link[32];
+	auto_fd int fd = open(path, O_PATH | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0)
+		return -errno;
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	n = readlink(link, ret, PATH_MAX - 1);
+	if (n < 0)
+		return -errno;
+	ret[n] = '\0';
+	return 0;
+}
+
+/* A line of proc(5)'s maps: the mapping is shared, writable, of that name. */
+static bool is_mapping(const char *line, const char *name, uintptr_t *ret_from,
+		       uintptr_t *ret_to)
+{
+	char *end;
+	int at = 0;
+
+	*ret_from = strtoul(line, &end, 16);
+	if (*end != '-')
+		return false;
+	*ret_to = strtoul(end + 1, &end, 16);
+	if (strncmp(end, " rw-s ", strlen(" rw-s ")) != 0)
+		return false;
+	/* Permissions, offset, device, inode. */
+	(void)sscanf(end, " %*s %*s %*s %*s %n", &at);
+	return at > 0 && strcmp(end + at, name) == 0;
+}
+
+/* Puts memory where a file is mapped. */
+static int replace(void *at, size_t len)
+{
+	void *p = mmap(NULL, len, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	int r;
+
+	if (p == MAP_FAILED)
+		return -errno;
+	memcpy(p, at, len);
+	if (mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, at) !=
+	    MAP_FAILED)
+		return 0;
+	r = -errno;
+	(void)munmap(p, len);
+	return r;
+}
+
+int meta_disk_unmap_file(const char *path)
+{
+	cleanup(file_close_cleanup) FILE *f = NULL;
+	auto_free char *line = NULL;
+	char name[PATH_MAX];
+	uintptr_t from, to;
+	size_t cap = 0;
+	ssize_t n;
+	int r = kernel_name(path, name);
+
+	if (r < 0)
+		return r;
+	f = fopen("/proc/self/maps", "re");
+	if (!f)
+		return -errno;
+	while ((n = getline(&line, &cap, f)) > 0) {
+		if (line[n - 1] == '\n')
+			line[n - 1] = '\0';
+		if (is_mapping(line, name, &from, &to))
+			return replace((void *)from, to - from);
+	}
+	return -ENOENT;
+}
+
 int meta_disk_path(const char *dir, const char *name, char **ret)
 {
 	size_t size = strlen(dir) + 1 + strlen(name) + 1;
@@ -84,16 +172,34 @@ int meta_disk_sync_parent(int dirfd)
 	return parent < 0 ? -errno : meta_disk_sync(parent);
 }
 
+/*
+ * For files that are made in it: btrfs writes what they have where it is, so
+ * that their reserve is one when the disk is full. The database copies by
+ * itself what it writes. Elsewhere this is refused or means nothing.
+ */
+static void write_in_place(int fd)
+{
+	int flags = 0;
+
+	if (ioctl(fd, FS_IOC_GETFLAGS, &flags) < 0)
+		return;
+	flags |= FS_NOCOW_FL;
+	(void)ioctl(fd, FS_IOC_SETFLAGS, &flags);
+}
+
 int meta_disk_dir(const char *dir, int *ret_fd)
 {
+	bool made = mkdir(dir, 0700) == 0;
 	int fd;
 
-	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
+	if (!made && errno != EEXIST)
 		return log_debug(-errno, "making '%s'", dir);
 	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return log_debug(errno == ENOTDIR ? -EUCLEAN : -errno,
 				 "opening '%s'", dir);
+	if (made)
+		write_in_place(fd);
 	*ret_fd = fd;
 	return 0;
 }

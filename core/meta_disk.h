@@ -29,6 +29,13 @@ int meta_disk_file(const char *path, uint64_t len);
 
 /* -ENOMEM: so many more bytes can't be mapped. */
 int meta_disk_address_space(size_t more);
+/*
+ * Where the file is mapped to be written, the mapping becomes memory of this
+ * process, with the same bytes. On a full disk that copies what it writes, a
+ * write to the mapping of a file is SIGBUS, whatever was allocated. Nobody
+ * writes there meanwhile. -ENOENT: it isn't mapped so; -ENOMEM.
+ */
+int meta_disk_unmap_file(const char *path);
 
 int meta_disk_sync(int fd);
 int meta_disk_sync_parent(int dirfd);

@@ -89,6 +89,7 @@ struct prefetch {
 	uint64_t next;       /* where the next window begins */
 	unsigned lanes;      /* that are inside */
 	uint64_t held_bytes; /* brought in, or about to be */
+	uint64_t read_bytes;
 };
 
 /* One lane's visit to a window. */
@@ -273,6 +274,7 @@ static void account(struct prefetch *job, uint64_t bytes)
 
 	(void)pthread_mutex_lock(&p->lock);
 	p->stats.read_bytes_total += bytes;
+	job->read_bytes += bytes;
 	(void)pthread_mutex_unlock(&p->lock);
 	if (p->limits.pace)
 		ms = pace_take(p->limits.pace, bytes, clock_monotonic_ms());
@@ -494,6 +496,16 @@ uint64_t prefetch_position(struct prefetch *job)
 	position = atomic_load(&job->over) ? job->size : job->next;
 	(void)pthread_mutex_unlock(&p->lock);
 	return position;
+}
+
+uint64_t prefetch_read_bytes(struct prefetch *job)
+{
+	uint64_t bytes;
+
+	(void)pthread_mutex_lock(&job->prefetcher->lock);
+	bytes = job->read_bytes;
+	(void)pthread_mutex_unlock(&job->prefetcher->lock);
+	return bytes;
 }
 
 bool prefetch_is_over(const struct prefetch *job)

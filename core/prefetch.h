@@ -77,6 +77,8 @@ void prefetch_cancel(struct prefetch *job);
 bool prefetch_is_over(const struct prefetch *job);
 /* Everything before it was, or is just being, brought in. Thread-safe. */
 uint64_t prefetch_position(struct prefetch *job);
+/* What the cache lacked, and has been read. */
+uint64_t prefetch_read_bytes(struct prefetch *job);
 
 void prefetch_stats(struct prefetcher *p, struct prefetch_stats *ret);
 

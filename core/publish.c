@@ -394,6 +394,17 @@ static int write_manifest(struct weight_group *g, const struct buf *text)
 	return r;
 }
 
+static int sync_entry(int dir, const char *path)
+{
+	auto_fd int fd = openat(dir, path,
+				O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	metrics_add(METRIC_FSYNCS, 1);
+	return errno_of(fsync(fd));
+}
+
 /* Changes modes as publish_mode= says, or back again; the root's, too. */
 static void set_modes(struct attempt *a, bool undo)
 {
@@ -419,6 +430,19 @@ static void set_modes(struct attempt *a, bool undo)
 		if (mode != e->mode)
 			(void)fchmodat(root, e->path, undo ? e->mode : mode, 0);
 	}
+}
+
+/* Where publishing waits for the disk, for what it changed, too. */
+static int sync_modes(struct attempt *a)
+{
+	const struct payload *p = a->look.payload;
+	int root = a->g->files_fd;
+	int r = sync_entry(root, ".");
+
+	for (size_t i = 0; i < p->count && r == 0; i++)
+		if (p->entries[i].kind != PAYLOAD_SYMLINK)
+			r = sync_entry(root, p->entries[i].path);
+	return r;
 }
 
 /* From here on the attempt can't be given up. */
@@ -486,6 +510,9 @@ static int commit(struct attempt *a, const struct publish_result *result)
 	}
 	if (s->config->publish_mode.count > 0)
 		set_modes(a, false);
+	/* What isn't on the disk now is brought there afterwards. */
+	if (publication.durable && s->config->publish_mode.count > 0)
+		publication.durable = sync_modes(a) == 0;
 	/* Without them all is verified once more, and that is all. */
 	(void)tree_stamps_make(g, &a->look);
 	a->decided = true;

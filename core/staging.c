@@ -330,7 +330,8 @@ int weight_file_sync(struct weight_file *file, bool data_only)
 		if (r < 0)
 			return r;
 		store_lock(file->store);
-		if (file->synced_version == 0)
+		/* Where publishing waits for the disk it is read back first. */
+		if (file->synced_version == 0 && !must_sync(file->store))
 			file->synced_version = version;
 		store_unlock(file->store);
 		return 0;

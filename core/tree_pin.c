@@ -218,24 +218,34 @@ static bool pin_staged(struct pin_work *w)
 	return r == 0 && left == 0;
 }
 
+/* Whoever took its last name, or its group, found no pin yet to drop. */
+static bool is_gone(struct weight_file *f)
+{
+	struct stat st;
+
+	return tree_file_is_gone(f) ||
+	       fstatat(f->fd, "", &st, AT_EMPTY_PATH) < 0 || st.st_nlink == 0;
+}
+
 static void pin_staged_run(struct work *work)
 {
 	struct pin_work *w = container_of(work, struct pin_work, work);
 	struct weight_file *f = w->file;
 	struct weight_store *s = f->store;
 	bool keep = pin_staged(w);
+	bool gone = is_gone(f);
 	bool published;
 
 	store_lock(s);
 	f->pin_pending = false;
 	(void)pthread_cond_broadcast(&f->group->changed);
 	published = f->group->state == WEIGHT_GROUP_PUBLISHED;
-	keep &= f->version == w->version;
+	keep &= f->version == w->version && !gone;
 	if (keep && f->pin && !published && list_empty(&f->in_pinned))
 		list_add_tail(&s->staged_pins, &f->in_pinned);
 	store_unlock(s);
 	/* Half of a file is worth nothing yet; a publish goes on with it. */
-	if (!keep && !published)
+	if (gone || (!keep && !published))
 		tree_pin_drop(f, false);
 	weight_file_unref(f);
 	free(w);
@@ -259,6 +269,7 @@ void tree_pin_staged(struct weight_file *f)
 
 	if (s->config->policy.preferred != WEIGHT_HOT)
 		return;
+	drop_stale(f); /* it takes the room that the new one needs */
 	w = calloc(1, sizeof(*w));
 	if (!w)
 		return;
@@ -297,12 +308,11 @@ bool tree_pin_settle(struct weight_file *f)
 	current = f->pin && f->pin_version == f->version;
 	hot = f->chunks && f->chunks->size == 0;
 	store_unlock(s);
-	if (hot)
-		return true;
-	if (!current || tree_pin_get(f, false, &pin) < 0) {
+	/* Also of a file that is empty now, the pin of what it was. */
+	if (!current)
 		tree_pin_drop(f, false);
-		return false;
-	}
+	if (hot || !current || tree_pin_get(f, false, &pin) < 0)
+		return hot;
 	r = pins_again(pin, &left);
 	hot = r == 0 && left == 0 &&
 	      pins_is_pinned(pin, 0, pins_file_granules(pin));
@@ -350,8 +360,13 @@ static struct weight_file *take_idle(struct weight_store *s)
 
 bool tree_pin_make_room(struct weight_store *s, uint64_t bytes)
 {
+	struct pins_stats stats;
 	struct weight_file *f;
 
+	/* Nobody has to give way for what won't fit all the same. */
+	pins_stats(s->pins, &stats);
+	if (bytes > stats.budget_bytes)
+		return false;
 	while (!has_room(s, bytes)) {
 		f = take_idle(s);
 		if (!f)

@@ -319,6 +319,7 @@ struct weight_group {
 
 	/* [lock] Of a published group. */
 	struct stamps *stamps;        /* NULL: not read yet */
+	uint64_t stamps_saved_ms;     /* monotonic; 0: never */
 	struct list damages;          /* struct tree_damage */
 	char *damage_text;            /* NULL: whole */
 	bool damage_ref;              /* a reference of its own while damaged */
@@ -629,6 +630,8 @@ int tree_scrub_object(const struct tree_check *check, size_t object,
 		      size_t first, uint64_t bytes, size_t *ret_next);
 /* Mends what it can of the damage of an object, makes a lost file anew. */
 int tree_repair_object(const struct tree_check *check, size_t object);
+/* fsync of all directories of the manifest. */
+int tree_sync_dirs(struct weight_group *g, const struct tree_content *c);
 /* Names that are missing, or that the manifest doesn't know, in why. */
 int tree_check_names(struct weight_group *g, const struct tree_content *c,
 		     struct buf *why);

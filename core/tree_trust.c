@@ -20,7 +20,11 @@
 #include "core/tree_priv.h"
 
 #define RANGES_SHOWN_MAX 3
+/* Stamps are written as a whole: after as many of them a ms more seldom. */
+#define STAMPS_PER_MS 100
 #define TENSORS_SHOWN_MAX 3
+/* The value of an attribute has to hold the whole sentence. */
+#define OBJECTS_SHOWN_MAX ((size_t)8)
 
 /* ---- Stamps ---- */
 
@@ -139,6 +143,9 @@ int tree_stamps_save(struct weight_group *g, bool durable)
 	if (r == 0)
 		r = stamps_write(g->dirfd, TREE_STAMPS_NAME, copy, durable);
 	(void)pthread_mutex_unlock(&g->store->stamps_lock);
+	store_lock(g->store);
+	g->stamps_saved_ms = clock_monotonic_ms();
+	store_unlock(g->store);
 	return r;
 }
 
@@ -402,14 +409,47 @@ static int describe(struct weight_group *g, const struct tree_content *c,
 	return r;
 }
 
+static void put_in_order(size_t object, size_t list[OBJECTS_SHOWN_MAX],
+			 size_t count)
+{
+	size_t i = count < OBJECTS_SHOWN_MAX ? count : OBJECTS_SHOWN_MAX - 1;
+
+	if (count >= OBJECTS_SHOWN_MAX && object > list[i])
+		return;
+	for (; i > 0 && list[i - 1] > object; i--)
+		list[i] = list[i - 1];
+	list[i] = object;
+}
+
+/* The first objects that are damaged, in order; returns how many there are. */
+static size_t first_damages(struct weight_group *g,
+			    size_t ret[OBJECTS_SHOWN_MAX])
+{
+	size_t count = 0;
+
+	store_lock(g->store);
+	for (struct list *at = g->damages.next; at != &g->damages;
+	     at = at->next)
+		put_in_order(
+			container_of(at, struct tree_damage, in_group)->object,
+			ret, count++);
+	store_unlock(g->store);
+	return count;
+}
+
 void tree_damage_describe(struct weight_group *g, const struct tree_content *c)
 {
+	size_t objects[OBJECTS_SHOWN_MAX];
+	size_t count = first_damages(g, objects);
 	struct buf text = BUF_INIT;
 	char *old, *fresh = NULL;
 	int r = 0;
 
-	for (size_t i = 0; i < c->count && r == 0; i++)
-		r = describe(g, c, i, &text);
+	for (size_t i = 0; i < count && i < OBJECTS_SHOWN_MAX && r == 0; i++)
+		r = describe(g, c, objects[i], &text);
+	if (r == 0 && count > OBJECTS_SHOWN_MAX)
+		r = buf_printf(&text, "; and %zu more files",
+			       count - OBJECTS_SHOWN_MAX);
 	if (r == 0 && text.len > 0)
 		fresh = strdup(text.data);
 	buf_release(&text);
@@ -559,6 +599,21 @@ static bool go_on(void *arg, uint64_t bytes)
 	return on;
 }
 
+/*
+ * After one of many files was verified, of which others are going to be. What
+ * isn't saved is verified once more after a restart.
+ */
+static void save_now_and_then(struct weight_group *g)
+{
+	uint64_t next;
+
+	store_lock(g->store);
+	next = g->stamps_saved_ms + g->stamps->count / STAMPS_PER_MS;
+	store_unlock(g->store);
+	if (clock_monotonic_ms() >= next)
+		(void)tree_stamps_save(g, false);
+}
+
 static int check_file(struct weight_file *f, struct weight_group *g)
 {
 	cleanup(tree_content_put_cleanup) struct tree_content *c = NULL;
@@ -578,7 +633,7 @@ static int check_file(struct weight_file *f, struct weight_group *g)
 	if (r == 0)
 		tree_damage_describe(g, c);
 	if (r == 0)
-		(void)tree_stamps_save(g, false);
+		save_now_and_then(g);
 	return r;
 }
 

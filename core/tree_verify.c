@@ -199,6 +199,32 @@ static void find_foreign(struct weight_group *g, const struct tree_content *c,
 			say_name(why, "foreign ", p->entries[i].path, ++count);
 }
 
+/* One that isn't there has lost what was in it, which is found by reading. */
+static int sync_dir(struct weight_group *g, const char *path)
+{
+	auto_fd int fd =
+		openat(g->files_fd, path,
+		       O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+	if (fd < 0)
+		return errno == ENOENT || errno == ENOTDIR || errno == ELOOP ?
+			       0 :
+			       -errno;
+	metrics_add(METRIC_FSYNCS, 1);
+	return errno_of(fsync(fd));
+}
+
+int tree_sync_dirs(struct weight_group *g, const struct tree_content *c)
+{
+	const struct manifest *m = c->manifest;
+	int r = sync_dir(g, ".");
+
+	for (size_t i = 0; i < m->file_count && r == 0; i++)
+		if (m->files[i].kind == MANIFEST_DIRECTORY)
+			r = sync_dir(g, m->files[i].path);
+	return r;
+}
+
 int tree_check_names(struct weight_group *g, const struct tree_content *c,
 		     struct buf *why)
 {
@@ -214,7 +240,8 @@ int tree_check_names(struct weight_group *g, const struct tree_content *c,
 			say_name(why, "lost ", m->files[i].path, ++count);
 	}
 	find_foreign(g, c, why);
-	return 0;
+	/* What was made again lasts, also in what counts as durable. */
+	return count > 0 ? tree_sync_dirs(g, c) : 0;
 }
 
 /* ---- Getting at an object ---- */
@@ -230,10 +257,20 @@ static int right_size(struct subject *s)
 	if ((uint64_t)st.st_size == s->object->size)
 		return 0;
 	r = writable(s);
-	if (r == 0 && ftruncate(s->write_fd, (off_t)s->object->size) < 0)
+	if (r == 0 && (ftruncate(s->write_fd, (off_t)s->object->size) < 0 ||
+		       fsync(s->write_fd) < 0))
 		r = -errno;
 	s->mended = true;
 	return r;
+}
+
+/* Where the device is to be seen, the cache must not stand in for it. */
+static int open_device(struct subject *s)
+{
+	int r = open_below(files_fd(s), s->object->path, O_RDONLY | O_DIRECT,
+			   &s->device_fd);
+
+	return s->check->device && r != -EINVAL ? r : 0;
 }
 
 static int subject_open(struct subject *s)
@@ -248,9 +285,29 @@ static int subject_open(struct subject *s)
 			r = open_below(files_fd(s), path, O_RDONLY, &s->fd);
 	}
 	if (r == 0 && s->check->group->store->abilities.direct)
-		(void)open_below(files_fd(s), path, O_RDONLY | O_DIRECT,
-				 &s->device_fd);
+		r = open_device(s);
 	return r < 0 ? r : right_size(s);
+}
+
+/* What is there can't be the file that was published, and can't be read. */
+static bool is_no_file(int r)
+{
+	return r == -ENOENT || r == -EBADMSG || r == -ELOOP || r == -ENOTDIR ||
+	       r == -ENXIO || r == -EIO || r == -EUCLEAN;
+}
+
+/* All of it is lost, which is known for sure; the others may be served. */
+static int settle_lost(struct subject *s, int r)
+{
+	if (s->object->chunk_count == 0)
+		return r;
+	for (size_t i = 0; i < s->object->chunk_count; i++) {
+		r = add_damage(s, i);
+		if (r < 0)
+			return r;
+	}
+	tree_trust_settle(s->check->group, s->index, NULL, take_ptr(s->damage));
+	return 0;
 }
 
 /* How it looks now; a file that was mended keeps the times it came with. */
@@ -469,6 +526,8 @@ static int verify_once(const struct tree_check *check, size_t object)
 	struct stat before, after;
 	int r = subject_open(&s);
 
+	if (is_no_file(r))
+		return settle_lost(&s, r);
 	if (r < 0)
 		return r;
 	if (fstat(s.fd, &before) < 0)
@@ -518,6 +577,50 @@ static int scrub_chunks(struct subject *s, size_t first, uint64_t bytes,
 	return r == -ECANCELED ? 0 : r;
 }
 
+static bool is_as_stamped(struct weight_group *g, size_t object,
+			  const struct stat *st)
+{
+	bool is;
+
+	store_lock(g->store);
+	is = g->stamps && object < g->stamps->count &&
+	     stamp_matches(&g->stamps->entries[object], st);
+	store_unlock(g->store);
+	return is;
+}
+
+/* What was known of a file when a piece of it began to be looked at. */
+struct scrubbed {
+	struct stat before;
+	bool lost;    /* some of it was lost */
+	bool trusted; /* it was as its stamp says */
+	bool whole;   /* the piece is all of it */
+	bool last;    /* and nothing of it is left */
+};
+
+/*
+ * A piece says nothing about the others, which may have changed since they were
+ * looked at: then all of it is read. What is lost is known at once, what is
+ * good when all was read.
+ */
+static int settle_scrubbed(struct subject *s, const struct scrubbed *b)
+{
+	bool bad = s->damage && s->damage->bad > 0;
+	struct stat st;
+	bool sure;
+	int r = look_at_end(s, &st);
+
+	if (r < 0 || (!b->lost && !s->damage && !s->mended && !b->last))
+		return r;
+	sure = b->trusted || b->whole;
+	sure = bad ? sure || b->lost :
+		     sure && (s->mended || same_times(&b->before, &st));
+	if (!sure)
+		return tree_verify_object(s->check, s->index);
+	tree_trust_settle(s->check->group, s->index, &st, take_ptr(s->damage));
+	return 0;
+}
+
 int tree_scrub_object(const struct tree_check *check, size_t object,
 		      size_t first, uint64_t bytes, size_t *ret_next)
 {
@@ -529,24 +632,27 @@ int tree_scrub_object(const struct tree_check *check, size_t object,
 		.device_fd = -1,
 		.write_fd = -1,
 	};
-	struct stat st;
-	bool lost;
+	struct scrubbed b = { .lost = false };
 	int r = tree_damage_copy(check->group, object, &s.damage);
 
-	lost = s.damage != NULL;
+	b.lost = s.damage != NULL;
 	if (r == 0)
 		r = subject_open(&s);
+	if (is_no_file(r)) {
+		*ret_next = s.object->chunk_count;
+		return settle_lost(&s, r);
+	}
 	if (r == 0)
+		r = errno_of(fstat(s.fd, &b.before));
+	if (r == 0) {
+		b.trusted = is_as_stamped(check->group, object, &b.before);
 		r = scrub_chunks(&s, first, bytes, ret_next);
-	if (r == 0)
-		r = look_at_end(&s, &st);
+	}
 	if (r < 0)
 		return r;
-	/* What is lost is known at once, what is good when all was read. */
-	if (lost || s.damage || s.mended || *ret_next >= s.object->chunk_count)
-		tree_trust_settle(check->group, object, &st,
-				  take_ptr(s.damage));
-	return 0;
+	b.last = *ret_next >= s.object->chunk_count;
+	b.whole = first == 0 && b.last;
+	return settle_scrubbed(&s, &b);
 }
 
 /* ---- Repair ---- */
@@ -627,7 +733,7 @@ int tree_repair_object(const struct tree_check *check, size_t object)
 		return r;
 	r = subject_open(&s);
 	if (r < 0)
-		return r;
+		return is_no_file(r) ? 0 : r; /* it stays lost */
 	find_sources(check->group, s.object->path, &src);
 	for (size_t i = 0; i < s.object->chunk_count && r == 0; i++)
 		if (tree_damage_has(s.damage, i)) {
@@ -637,6 +743,9 @@ int tree_repair_object(const struct tree_check *check, size_t object)
 		}
 	if (look_at_end(&s, &st) < 0)
 		return -EIO;
+	/* What wasn't lost may have changed since, and nobody looked. */
+	if (r == 0 && s.damage->bad == 0)
+		return tree_verify_object(check, object);
 	tree_trust_settle(check->group, object, &st, take_ptr(s.damage));
 	return r;
 }

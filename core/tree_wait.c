@@ -60,6 +60,25 @@ static void conclude(const struct pinned *sum, uint64_t total,
 	}
 }
 
+/* Of nothing, all is where the record says, or where it is to be. */
+static void reside_by_record(struct weight_store *s,
+			     const struct weight_metadata *m,
+			     struct weight_residence *ret)
+{
+	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
+		NULL;
+
+	ret->residency = m->residency;
+	ret->hot_ratio = m->observed_hot_ratio;
+	if (m->operation_id == 0 ||
+	    wms_operation_get(s->records, m->identity.lineage.tenant,
+			      m->operation_id, &op) < 0 ||
+	    op->target_residency == WEIGHT_MIXED)
+		return;
+	ret->residency = op->target_residency;
+	ret->hot_ratio = op->target_residency == WEIGHT_HOT ? 1.0 : 0.0;
+}
+
 static int learn_size(struct weight_group *g, struct weight_residence *ret)
 {
 	struct weight_metadata *m = NULL;
@@ -67,9 +86,7 @@ static int learn_size(struct weight_group *g, struct weight_residence *ret)
 
 	if (r < 0)
 		return r == -ENOENT ? -ENODATA : r;
-	/* Of nothing, all is where the record says. */
-	ret->residency = m->residency;
-	ret->hot_ratio = m->observed_hot_ratio;
+	reside_by_record(g->store, m, ret);
 	store_lock(g->store);
 	g->logical_bytes = m->manifest.logical_bytes;
 	store_unlock(g->store);

@@ -90,7 +90,8 @@ int upkeep_ask(struct weight_group *g, bool repair, bool scrub)
 		s->upkeeper->count++;
 		list_add_tail(&s->upkeeper->waiting, &u->in_waiting);
 	}
-	asked = u != NULL;
+	/* Of what is removed one may still be about to end. */
+	asked = u && g->state == WEIGHT_GROUP_PUBLISHED;
 	if (u) {
 		/* With the lock still held: what has nothing to do is over soon. */
 		u->repair |= repair;
@@ -161,6 +162,7 @@ bool upkeep_go_on(void *arg, uint64_t bytes)
 
 	store_lock(g->store);
 	u->done_bytes += bytes;
+	u->ahead_bytes -= bytes < u->ahead_bytes ? bytes : u->ahead_bytes;
 	on = !g->store->stopping && !g->removing &&
 	     g->state == WEIGHT_GROUP_PUBLISHED;
 	store_unlock(g->store);
@@ -171,6 +173,7 @@ void upkeep_begin(struct upkeep *u, uint64_t done, uint64_t total)
 {
 	store_lock(u->g->store);
 	u->done_bytes = u->begun_bytes = done;
+	u->ahead_bytes = 0;
 	u->total_bytes = total;
 	u->begun_ms = clock_monotonic_ms();
 	store_unlock(u->g->store);
@@ -221,19 +224,30 @@ bool upkeep_take_turn(struct upkeep *u)
 	return mine;
 }
 
+/* One: if all of many were, each would ask for all facts each time. */
+static void wake_next_in_turn_locked(struct upkeeper *k)
+{
+	for (struct list *at = k->waiting.next; at != &k->waiting;
+	     at = at->next) {
+		struct upkeep *u = container_of(at, struct upkeep, in_waiting);
+
+		if (!u->wants_turn)
+			continue;
+		u->wants_turn = false;
+		u->due_ms = clock_monotonic_ms();
+		(void)pthread_cond_signal(&k->wakes);
+		return;
+	}
+}
+
 void upkeep_give_turn(struct upkeep *u)
 {
 	struct upkeeper *k = u->g->store->upkeeper;
-	uint64_t now = clock_monotonic_ms();
 
 	store_lock(k->store);
 	if (k->turn == u) {
 		k->turn = NULL;
-		for (struct list *at = k->waiting.next; at != &k->waiting;
-		     at = at->next)
-			container_of(at, struct upkeep, in_waiting)->due_ms =
-				now;
-		(void)pthread_cond_signal(&k->wakes);
+		wake_next_in_turn_locked(k);
 	}
 	store_unlock(k->store);
 }
@@ -260,6 +274,7 @@ static int operation_facts(struct upkeep *u, const struct weight_metadata *m,
 {
 	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
 		NULL;
+	bool other;
 	int r;
 
 	f->operates = m->operation_id != 0;
@@ -272,10 +287,14 @@ static int operation_facts(struct upkeep *u, const struct weight_metadata *m,
 		f->target = op->target_residency;
 	}
 	store_lock(u->g->store);
+	other = u->operation_id != m->operation_id && u->no_memory;
 	u->operation_id = m->operation_id;
 	u->target = f->target;
 	u->started_ms = op ? op->started_at_ms : 0;
 	store_unlock(u->g->store);
+	/* What the one before had no memory for isn't wanted any more. */
+	if (other)
+		upkeep_set_stuck(u, false, NULL);
 	return 0;
 }
 
@@ -391,6 +410,42 @@ static uint64_t wait_until(const struct upkeep *u)
 	return at;
 }
 
+/* It failed, and others get its place and its turn until it is tried again. */
+static uint64_t round_failed(struct upkeep *u, int r)
+{
+	char sentence[WEIGHT_COMPONENT_MAX + 1];
+
+	(void)log_debug(r, "upkeep of '%s', %d", u->g->hex, (int)u->doing);
+	metrics_add(METRIC_RECONCILIATION_FAILURES, 1);
+	(void)snprintf(sentence, sizeof(sentence),
+		       "looking after it failed: %s; trying again",
+		       strerrordesc_np(-r));
+	switch_to(u, UPKEEP_WAIT);
+	upkeep_set_stuck(u, false, sentence);
+	u->round_failed = true;
+	return upkeep_retry_at(u);
+}
+
+static void round_succeeded(struct upkeep *u)
+{
+	if (u->round_failed)
+		upkeep_set_stuck(u, false, NULL);
+	u->round_failed = false;
+}
+
+/* Whether it would go on if nobody else took memory just now. */
+static void note_turn(struct upkeep *u, struct upkeep_facts facts)
+{
+	bool taken = facts.turn_taken;
+	bool wants;
+
+	facts.turn_taken = false;
+	wants = taken && upkeep_decide(&facts) == UPKEEP_PIN;
+	store_lock(u->g->store);
+	u->wants_turn = wants;
+	store_unlock(u->g->store);
+}
+
 /* What to do next and when: 0 never again. */
 static uint64_t round_once(struct upkeep *u)
 {
@@ -401,26 +456,23 @@ static uint64_t round_once(struct upkeep *u)
 
 	if (r == -ENOENT)
 		return 0;
-	if (r < 0) {
-		metrics_add(METRIC_RECONCILIATION_FAILURES, 1);
-		return upkeep_retry_at(u);
-	}
+	if (r < 0)
+		return round_failed(u, r);
 	action = upkeep_decide(&facts);
+	note_turn(u, facts);
 	switch_to(u, action);
 	if (action == UPKEEP_NOTHING)
 		return 0;
 	if (action == UPKEEP_WAIT)
 		return wait_until(u);
 	r = acts[action](u, m);
-	if (r == 0 || r == -ECANCELED)
+	if (r < 0 && r != -ECANCELED)
+		return round_failed(u, r);
+	round_succeeded(u);
+	if (r <= 0)
 		return clock_monotonic_ms();
-	if (r == UPKEEP_NOT_NOW) {
-		switch_to(u, UPKEEP_WAIT);
-		return clock_monotonic_ms() + UPKEEP_RETRY_MS_MIN;
-	}
-	(void)log_debug(r, "upkeep of '%s', %d", u->g->hex, (int)action);
-	metrics_add(METRIC_RECONCILIATION_FAILURES, 1);
-	return upkeep_retry_at(u);
+	switch_to(u, UPKEEP_WAIT); /* UPKEEP_NOT_NOW */
+	return clock_monotonic_ms() + UPKEEP_RETRY_MS_MIN;
 }
 
 static bool may_run_locked(struct upkeep *u)
@@ -439,7 +491,7 @@ static bool put_back_locked(struct upkeep *u, uint64_t due)
 	k->running--;
 	g->tending--;
 	(void)pthread_cond_broadcast(&g->changed);
-	if (u->again)
+	if (u->again || (due != 0 && u->wants_turn && !k->turn))
 		due = clock_monotonic_ms();
 	u->again = false;
 	u->due_ms = g->store->stopping ? 0 : due;
@@ -577,8 +629,10 @@ static void resume_some(struct upkeeper *k)
 			end_resuming(k);
 			return;
 		}
-		if (r < 0)
+		if (r < 0) {
+			store_pause(k->store, YIELD_MS);
 			continue;
+		}
 		if (needs_upkeep(k->store, m) &&
 		    want_identity(k->store, &m->identity, false) == 0)
 			i = SCAN_BATCH; /* one at a time */
@@ -622,8 +676,10 @@ static void look_for_scrubs(struct upkeeper *k)
 			k->look_ms = clock_monotonic_ms() + SCRUB_LOOK_MS;
 			return;
 		}
-		if (r < 0)
+		if (r < 0) {
+			store_pause(k->store, YIELD_MS);
 			continue;
+		}
 		if (scrub_is_due(k->store, m) &&
 		    want_identity(k->store, &m->identity, true) == 0)
 			i = SCAN_BATCH;
@@ -633,7 +689,9 @@ static void look_for_scrubs(struct upkeeper *k)
 
 static bool is_crowded_locked(const struct upkeeper *k)
 {
-	return k->active >= UPKEEP_ACTIVE_MAX;
+	/* What is found costs descriptors from then on. */
+	return k->active >= UPKEEP_ACTIVE_MAX ||
+	       k->running >= UPKEEP_RUNNING_MAX;
 }
 
 /* What there is to find while nobody is due. True: something was done. */
@@ -776,9 +834,13 @@ void upkeep_free(struct weight_store *s)
 
 enum upkeep_pending upkeep_pending_locked(struct weight_group *g)
 {
-	if (!g->upkeep)
+	const struct upkeep *u = g->upkeep;
+
+	if (!u)
 		return UPKEEP_IDLE;
-	return g->upkeep->no_memory && g->upkeep->doing == UPKEEP_WAIT ?
+	/* One that is due is about to find out whether it still is. */
+	return u->no_memory && u->doing == UPKEEP_WAIT && !u->running &&
+			       u->due_ms > clock_monotonic_ms() ?
 		       UPKEEP_STUCK :
 		       UPKEEP_BUSY;
 }
@@ -795,7 +857,15 @@ bool upkeep_is_resuming(struct weight_store *s)
 
 bool upkeep_is_waiting_locked(struct weight_group *g)
 {
-	return g->upkeep && g->upkeep->doing == UPKEEP_WAIT;
+	const struct upkeep *u = g->upkeep;
+
+	/*
+	 * Now and then it looks whether there is memory by now. What isn't
+	 * durable yet goes on after that.
+	 */
+	return u && (u->doing == UPKEEP_WAIT ||
+		     (u->no_memory && g->durable &&
+		      (u->doing == UPKEEP_PIN || u->doing == UPKEEP_RECORD)));
 }
 
 bool upkeep_progress(struct weight_group *g, uint64_t operation_id,
@@ -860,24 +930,25 @@ struct look {
 static bool look(struct weight_group *g, struct look *ret, struct buf *stuck)
 {
 	struct upkeep *u;
-	uint64_t ms;
+	uint64_t ms, done;
 
 	store_lock(g->store);
 	u = g->upkeep;
 	if (u) {
 		ms = clock_monotonic_ms() - u->begun_ms;
+		done = u->done_bytes + u->ahead_bytes;
 		*ret = (struct look){
 			.doing = u->doing,
 			.operation_id = u->operation_id,
 			.target = u->target,
-			.done = u->done_bytes < u->total_bytes ? u->done_bytes :
-								 u->total_bytes,
+			.done = done < u->total_bytes ? done : u->total_bytes,
 			.total = u->total_bytes,
 			.holders = g->holders,
 		};
-		if (ms > 0 && u->done_bytes > u->begun_bytes)
-			ret->rate =
-				(u->done_bytes - u->begun_bytes) * 1000 / ms;
+		/* An estimate from next to nothing would be none. */
+		if (ms > 0 && done > u->begun_bytes &&
+		    done - u->begun_bytes >= u->total_bytes / 128)
+			ret->rate = (done - u->begun_bytes) * 1000 / ms;
 		if (u->stuck)
 			(void)buf_printf(stuck, "%s", u->stuck);
 	}

@@ -22,7 +22,7 @@ static struct tree_check check_of(struct upkeep *u, struct pace *pace)
 }
 
 /* Once for each pass. Names that were lost are made again. */
-static int check_names(struct upkeep *u)
+int upkeep_check_names(struct upkeep *u)
 {
 	struct buf why = BUF_INIT;
 	int r;
@@ -82,7 +82,7 @@ static int begin_check(struct upkeep *u)
 	int r;
 
 	if ((r = upkeep_content(u)) < 0 || (r = tree_stamps_load(u->g)) < 0 ||
-	    (r = check_names(u)) < 0)
+	    (r = upkeep_check_names(u)) < 0)
 		return r;
 	if (u->total_bytes == 0)
 		upkeep_begin(u, 0, u->content->bytes);

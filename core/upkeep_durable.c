@@ -91,7 +91,7 @@ static int write_out(struct upkeep *u, int fd, uint64_t size)
 static int sync_object(struct upkeep *u, const struct tree_object *o)
 {
 	auto_fd int fd = openat(u->g->files_fd, o->path,
-				O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+				O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	int r;
 
 	if (fd < 0)
@@ -103,6 +103,20 @@ static int sync_object(struct upkeep *u, const struct tree_object *o)
 	return errno_of(fsync(fd));
 }
 
+/* As sync_object(). What isn't there is for the reading back to find. */
+static int sync_what_is_there(struct upkeep *u, const struct tree_object *o)
+{
+	int r = sync_object(u, o);
+
+	if (r == -ENOENT && !u->names_checked) {
+		r = upkeep_check_names(u);
+		if (r == 0)
+			r = sync_object(u, o);
+	}
+	return r == -ENOENT || r == -ENOTDIR || r == -ELOOP || r == -ENXIO ? 0 :
+									     r;
+}
+
 static int sync_round(struct upkeep *u)
 {
 	uint64_t start = u->done_bytes;
@@ -111,7 +125,7 @@ static int sync_round(struct upkeep *u)
 	while (u->at < u->content->count && files < UPKEEP_ROUND_FILES &&
 	       u->done_bytes - start < UPKEEP_ROUND_BYTES) {
 		const struct tree_object *o = &u->content->objects[u->at];
-		int r = sync_object(u, o);
+		int r = sync_what_is_there(u, o);
 
 		if (r == -ECANCELED || r == -EMFILE || r == -ENFILE)
 			return r;
@@ -130,7 +144,6 @@ static int sync_round(struct upkeep *u)
 
 static int sync_directories(struct upkeep *u)
 {
-	cleanup(payload_free_cleanup) struct payload *p = NULL;
 	struct weight_group *g = u->g;
 	auto_fd int dir =
 		openat(g->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -138,8 +151,7 @@ static int sync_directories(struct upkeep *u)
 
 	if (dir < 0)
 		return -errno;
-	if ((r = payload_scan(g->files_fd, &p, NULL)) < 0 ||
-	    (r = payload_sync_dirs(g->files_fd, p)) < 0 ||
+	if ((r = tree_sync_dirs(g, u->content)) < 0 ||
 	    (r = errno_of(fsync(dir))) < 0 ||
 	    (r = tree_group_sync_places(g)) < 0)
 		return failed(u, "written back", "its directories", r);

@@ -45,6 +45,7 @@ struct upkeep {
 	bool running;           /* [lock] */
 	bool again;             /* [lock] asked for while it ran */
 	bool active;            /* [lock] counts as one of those in turn */
+	bool wants_turn;        /* [lock] waits for who takes memory now */
 	bool repair, scrub;     /* [lock] asked for */
 
 	enum upkeep_action doing;     /* [lock] */
@@ -60,6 +61,7 @@ struct upkeep {
 	uint64_t pin_retry_ms; /* 0: now */
 	uint64_t write_back_retry_ms;
 	bool write_back_failed; /* and the group's sentence says so */
+	bool round_failed;      /* and `stuck` says so */
 	uint64_t check_retry_ms;
 
 	/* [lock] For people. */
@@ -67,6 +69,7 @@ struct upkeep {
 	enum weight_residency target;
 	uint64_t started_ms;              /* of the operation, real time */
 	uint64_t done_bytes, total_bytes; /* of what it does */
+	uint64_t ahead_bytes;             /* read already, to be done next */
 	uint64_t done_units;
 	uint64_t begun_ms;    /* monotonic; when this kind of work began, */
 	uint64_t begun_bytes; /* and how much was done then */
@@ -97,6 +100,9 @@ void upkeep_begin(struct upkeep *u, uint64_t done, uint64_t total);
 
 /* The objects of the group. */
 int upkeep_content(struct upkeep *u);
+
+/* Once for each kind of work: names that were lost are made again. */
+int upkeep_check_names(struct upkeep *u);
 
 /* When to try again after a failure. */
 uint64_t upkeep_retry_at(struct upkeep *u);

@@ -171,23 +171,22 @@ static int no_room(struct upkeep *u, const struct weight_metadata *m,
 	return get_stuck(
 		u, m, true,
 		"there is no room in memory: %llu MiB are needed, %llu of "
-		"%llu MiB are taken (option memory)",
+		"%llu MiB are taken (option%s)",
 		(unsigned long long)(bytes / MIB + 1),
 		(unsigned long long)((stats.pinned_bytes +
 				      u->g->store->config->headroom_bytes) /
 				     MIB),
-		(unsigned long long)(stats.budget_bytes / MIB));
+		(unsigned long long)(stats.budget_bytes / MIB),
+		u->g->store->config->headroom_bytes ? "s memory, headroom" :
+						      " memory");
 }
 
 /* Before the first piece: does all of it fit? */
 static int begin_pinning(struct upkeep *u, const struct weight_metadata *m)
 {
-	uint64_t missing;
-	int r = upkeep_content(u);
+	uint64_t missing = missing_bytes(u);
+	int r;
 
-	if (r < 0)
-		return r;
-	missing = missing_bytes(u);
 	if (!has_room(u, missing)) {
 		r = no_room(u, m, missing);
 		return r < 0 ? r : 1;
@@ -242,6 +241,20 @@ static void read_ahead(struct upkeep *u, struct pin_file *pin)
 void upkeep_end_ahead(struct upkeep *u)
 {
 	prefetch_stop(take_ptr(u->ahead));
+	store_lock(u->g->store);
+	u->ahead_bytes = 0;
+	store_unlock(u->g->store);
+}
+
+/* How far it is, for people. */
+static void tell_ahead(struct upkeep *u)
+{
+	uint64_t pinned = u->granule * PIN_GRANULE_BYTES;
+	uint64_t read = prefetch_read_bytes(u->ahead);
+
+	store_lock(u->g->store);
+	u->ahead_bytes = read > pinned ? read - pinned : 0;
+	store_unlock(u->g->store);
 }
 
 /* Waits until what comes next has been read; what hasn't is read by pinning. */
@@ -255,6 +268,7 @@ static int follow_ahead(struct upkeep *u, struct pinning *p, size_t granule)
 
 		if (r < 0)
 			return r;
+		tell_ahead(u);
 		store_pause(p->file->store, AHEAD_PAUSE_MS);
 	}
 	return 0;
@@ -382,6 +396,9 @@ int upkeep_pin(struct upkeep *u, const struct weight_metadata *m)
 
 	if (!upkeep_take_turn(u))
 		return 0;
+	r = upkeep_content(u);
+	if (r < 0)
+		return r;
 	if (u->at == 0 && u->granule == 0) {
 		r = begin_pinning(u, m);
 		if (r != 0)
@@ -408,7 +425,7 @@ int upkeep_pin(struct upkeep *u, const struct weight_metadata *m)
 
 /* ---- Out of memory ---- */
 
-/* Some files of the group with pinned bytes, each with a reference. */
+/* Some files of the group that are in memory, each with a reference. */
 static size_t pinned_files(struct weight_group *g, struct weight_file **ret,
 			   size_t max)
 {
@@ -420,7 +437,9 @@ static size_t pinned_files(struct weight_group *g, struct weight_file **ret,
 		struct weight_file *f =
 			container_of(at, struct weight_file, in_group);
 
-		if (f->pin && pins_file_pinned_bytes(f->pin) > 0) {
+		/* One that is all holes is in memory without a byte of it. */
+		if (f->pin && (pins_file_pinned_bytes(f->pin) > 0 ||
+			       tree_file_is_hot_locked(f))) {
 			f->refs++;
 			ret[count++] = f;
 		}
@@ -488,15 +507,33 @@ struct drop_work {
 	struct weight_file *files[UPKEEP_ROUND_FILES]; /* references */
 };
 
+/*
+ * Takes the reference over. It may have been wanted in memory again since: if
+ * that comes out now, whoever brought it there is told.
+ */
+static void drop_one(struct weight_file *f)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *g =
+		weight_file_group(f);
+	bool back;
+
+	store_lock(f->store);
+	back = f->pin && (f->pin_users > 0 || tree_file_is_hot_locked(f));
+	store_unlock(f->store);
+	if (!back) {
+		tree_pin_drop(f, true);
+		(void)upkeep_want(g);
+	}
+	weight_file_unref(f);
+}
+
 static void drop_run(struct work *work)
 {
 	struct drop_work *w = container_of(work, struct drop_work, work);
 	struct weight_store *s = w->store;
 
-	for (size_t i = 0; i < w->count; i++) {
-		tree_pin_drop(w->files[i], true);
-		weight_file_unref(w->files[i]);
-	}
+	for (size_t i = 0; i < w->count; i++)
+		drop_one(w->files[i]);
 	free(w);
 	store_background_end(s);
 }
@@ -507,10 +544,8 @@ static void drop_later(struct weight_store *s, struct weight_file **files,
 {
 	struct drop_work *w = calloc(1, sizeof(*w));
 
-	for (size_t i = 0; i < count && !w; i++) {
-		tree_pin_drop(files[i], true);
-		weight_file_unref(files[i]);
-	}
+	for (size_t i = 0; i < count && !w; i++)
+		drop_one(files[i]);
 	if (!w)
 		return;
 	w->work.run = drop_run;

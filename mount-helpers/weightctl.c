@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mount-helpers/weightctl.h"
+#include "mount-helpers/weightctl_say.h"
 
 #include <assert.h>
 #include <getopt.h>
@@ -245,7 +246,7 @@ static int help(int argc, char *argv[])
 {
 	const struct command *c;
 
-	if (argc == 0)
+	if (argc == 0 || strcmp(argv[0], "help") == 0)
 		return help_all();
 	if (strcmp(argv[0], "attributes") == 0)
 		return help_attributes();
@@ -353,7 +354,10 @@ int main(int argc, char *argv[])
 	if (status == CTL_REFUSED && ctl_interrupted())
 		end_by_signal();
 	/* Facts that could not be written are no success. */
-	if (fflush(stdout) != 0 && status == CTL_OK)
-		status = CTL_REFUSED;
+	if (fflush(stdout) != 0 || ferror(stdout)) {
+		say_note("standard output", "not all could be written to it");
+		if (status == CTL_OK)
+			status = CTL_REFUSED;
+	}
 	return status;
 }

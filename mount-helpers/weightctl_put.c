@@ -140,6 +140,41 @@ static int make_lineage(const char *lineage)
 	return make_dir(path);
 }
 
+/*
+ * What the kernel refuses by itself has no sentence: what the lineage keeps
+ * would be that of another request.
+ */
+static int stage_refused(const struct put *p, int err)
+{
+	auto_free char *staging = strdup(p->stage);
+
+	if (err == -EEXIST && access(p->stage, F_OK) == 0)
+		say_note(p->stage, "an import of this generation is there "
+				   "already; end it, or give it up with rm -r");
+	else if (err == -ENOENT && staging &&
+		 access(dirname(staging), F_OK) < 0)
+		say_note(p->lineage,
+			 "this is no lineage, which is a directory "
+			 "TENANT/NAMESPACE/RESOURCE/REVISION of the mount");
+	else
+		say_refusal(err, p->lineage, p->stage + strlen(p->lineage) + 1);
+	return err;
+}
+
+/* A tree that holds the place where it goes would be copied into itself. */
+static int check_apart(const struct put *p)
+{
+	auto_free char *source = realpath(p->source, NULL);
+	auto_free char *stage = realpath(p->stage, NULL);
+	size_t n = source ? strlen(source) : 0;
+
+	if (!stage || n == 0 || strncmp(stage, source, n) != 0 ||
+	    (stage[n] != '/' && n > 1))
+		return 0;
+	say_note(p->source, "it can't be copied into itself");
+	return -EINVAL;
+}
+
 static int make_stage(struct put *p)
 {
 	int r = check_place(p->lineage);
@@ -149,8 +184,7 @@ static int make_stage(struct put *p)
 	if (r < 0)
 		return r;
 	if (mkdir(p->stage, 0777) < 0)
-		return say_refused(-errno, p->lineage,
-				   p->stage + strlen(p->lineage) + 1);
+		return stage_refused(p, -errno);
 	p->staged = true;
 	return 0;
 }
@@ -256,24 +290,48 @@ static void give_up(struct put *p, int err)
 		say_refusal(r, p->stage, "removing what was copied");
 }
 
-static int put(struct put *p, const char *target)
+/* What else may be pending, such as a move that lacks memory, goes on. */
+static bool is_durable(void *arg, struct bar *bar)
+{
+	struct buf said = BUF_INIT;
+	bool durable;
+
+	(void)bar;
+	durable = attr_read(arg, "durable", &said) == 0 &&
+		  strcmp(said.data, "yes") == 0;
+	buf_release(&said);
+	return durable;
+}
+
+static int wait_durable(struct put *p)
 {
 	bool quiet = p->ctl->options & CTL_QUIET;
+	int r = wait_left(
+		wait_for(p->target, "waiting", quiet, is_durable, p->target),
+		p->target, "it is published, and what is pending goes on");
+
+	if (r < 0 || is_durable(p->target, NULL))
+		return r;
+	say_note(p->target, "it is published, and nothing makes it durable on "
+			    "this mount");
+	return -EOPNOTSUPP;
+}
+
+static int put(struct put *p, const char *target)
+{
 	bool follow = p->ctl->options & CTL_FOLLOW;
 	int r;
 
 	if ((r = parse_target(p, target)) < 0)
 		return r;
 	if ((r = copy_count(p->source, follow, &p->totals)) < 0 ||
-	    (r = make_stage(p)) < 0 || (r = copy(p)) < 0 ||
-	    (r = publish(p)) < 0) {
+	    (r = make_stage(p)) < 0 || (r = check_apart(p)) < 0 ||
+	    (r = copy(p)) < 0 || (r = publish(p)) < 0) {
 		give_up(p, r);
 		return r;
 	}
 	if (p->ctl->options & CTL_DURABLE)
-		r = wait_left(wait_for(p->target, "waiting", quiet, NULL, NULL),
-			      p->target,
-			      "it is published, and what is pending goes on");
+		r = wait_durable(p);
 	return r < 0 ? r : report(p);
 }
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -288,6 +289,19 @@ static int stage_items(struct repair *p)
 
 /* ---- The whole ---- */
 
+/* What else may be pending, such as a move that lacks memory, goes on. */
+static bool is_whole(void *arg, struct bar *bar)
+{
+	struct buf availability = BUF_INIT;
+	bool whole;
+
+	(void)bar;
+	whole = attr_read(arg, "availability", &availability) == 0 &&
+		strcasecmp(availability.data, "ready") == 0;
+	buf_release(&availability);
+	return whole;
+}
+
 static int mend(struct repair *p)
 {
 	int r = stage_items(p);
@@ -296,7 +310,7 @@ static int mend(struct repair *p)
 		r = attr_write(p->dir, "repair", "1");
 	if (r == 0)
 		r = wait_for(p->dir, "repairing", p->ctl->options & CTL_QUIET,
-			     NULL, NULL);
+			     is_whole, p->dir);
 	return wait_left(r, p->dir, "it may be repaired in part");
 }
 

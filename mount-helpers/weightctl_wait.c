@@ -349,6 +349,20 @@ static int scrub_report(const struct ctl *ctl, const char *dir)
 	return r;
 }
 
+/* An operation that lacks memory is none of a scrub's business. */
+static bool scrub_is_over(void *arg, struct bar *bar)
+{
+	static const char running[] = "running";
+	struct buf said = BUF_INIT;
+	bool over;
+
+	(void)bar;
+	over = attr_read(arg, "scrub", &said) == 0 &&
+	       strncmp(said.data, running, strlen(running)) != 0;
+	buf_release(&said);
+	return over;
+}
+
 static int scrub_path(const struct ctl *ctl, const char *path)
 {
 	auto_free char *dir = NULL;
@@ -358,7 +372,8 @@ static int scrub_path(const struct ctl *ctl, const char *path)
 		r = attr_write(dir, "scrub", "1");
 	if (r < 0 || ctl->options & CTL_NO_WAIT)
 		return r;
-	r = wait_for(dir, "scrubbing", ctl->options & CTL_QUIET, NULL, NULL);
+	r = wait_for(dir, "scrubbing", ctl->options & CTL_QUIET, scrub_is_over,
+		     dir);
 	if (r < 0)
 		return wait_left(r, path, "the scrub goes on");
 	r = scrub_report(ctl, dir);
