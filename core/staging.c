@@ -44,6 +44,8 @@ static bool is_synced(const struct weight_file *f)
 	return f->synced_version == f->version || !must_sync(f->store);
 }
 
+static void sync_start(struct weight_file *f);
+
 /* ---- Digests ---- */
 
 struct digest_ctx {
@@ -58,8 +60,10 @@ static void digest_done(void *arg, int r, struct chunk_list *list)
 	struct weight_store *s = f->store;
 	struct chunk_list *drop = list;
 	struct chunk_job *job;
+	bool sealing;
 
 	store_lock(s);
+	sealing = f->seal_wanted;
 	job = take_ptr(f->job);
 	if (f->version == ctx->version && r == 0) {
 		drop = f->chunks;
@@ -80,6 +84,8 @@ static void digest_done(void *arg, int r, struct chunk_list *list)
 	chunk_list_free(drop);
 	if (r == 0)
 		tree_pin_staged(f);
+	if (r == 0 && sealing)
+		sync_start(f);
 	weight_file_unref(f);
 	free(ctx);
 }
@@ -219,7 +225,7 @@ static void sync_run(struct work *work)
 	struct weight_store *s = f->store;
 	int r = sync_and_seal(f, &w->seal);
 
-	if (r == 0)
+	if (r == 0 && must_sync(s))
 		r = read_back(f, &w->seal);
 	if (r < 0)
 		metrics_add(METRIC_WRITE_BACK_FAILURES, 1);
@@ -229,7 +235,7 @@ static void sync_run(struct work *work)
 	/* An attribute may have changed since it began. */
 	if (r == 0 && f->synced_version == 0)
 		f->synced_version = w->version;
-	else if (r < 0 && f->version == w->version)
+	else if (r < 0 && f->version == w->version && must_sync(s))
 		f->job_error = r;
 	(void)pthread_cond_broadcast(&f->group->changed);
 	store_unlock(s);
@@ -258,9 +264,10 @@ static void sync_start(struct weight_file *f)
 	if (!w)
 		return;
 	store_lock(s);
-	due = is_digested(f) && !is_synced(f) && !f->syncing &&
-	      f->job_error == 0;
+	due = is_digested(f) && (f->seal_wanted || !is_synced(f)) &&
+	      !f->syncing && f->job_error == 0;
 	if (due) {
+		f->seal_wanted = false;
 		w->work.run = sync_run;
 		w->file = f;
 		w->version = f->version;
@@ -319,6 +326,8 @@ int weight_file_sync(struct weight_file *file, bool data_only)
 	version = file->version;
 	known = file->type == S_IFREG && file->writers == 0 &&
 		is_digested(file) && !file->syncing;
+	/* Without a digest there is no seal yet, and it follows. */
+	file->seal_wanted = file->type == S_IFREG && !known;
 	if (known) {
 		seal = seal_of_locked(file);
 		file->synced_version = 0;

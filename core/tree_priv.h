@@ -185,6 +185,7 @@ struct weight_file {
 	uint64_t chunks_version;
 	uint64_t synced_version; /* on the disk as of this; 0 never */
 	bool syncing;
+	bool seal_wanted; /* somebody synced it before its digest was there */
 	struct chunk_job *job;
 	int job_error; /* why the last job failed, negative, or 0 */
 
@@ -668,6 +669,8 @@ enum upkeep_pending {
 enum upkeep_pending upkeep_pending_locked(struct weight_group *g);
 /* Whether that goes on only when somebody else does something. Lock held. */
 bool upkeep_is_waiting_locked(struct weight_group *g);
+/* Whether its operation may never end by itself. Lock held. */
+bool upkeep_may_give_way_locked(struct weight_group *g);
 /* Whether there may be more that is pending than is known yet. */
 bool upkeep_is_resuming(struct weight_store *s);
 /* One line about it. */

@@ -202,7 +202,7 @@ int weight_group_migrate(struct weight_group *group,
 	}
 	/* One that waits for memory or for readers may never end by itself. */
 	store_lock(s);
-	request.supersedes = upkeep_is_waiting_locked(group);
+	request.supersedes = upkeep_may_give_way_locked(group);
 	store_unlock(s);
 	metrics_add(METRIC_METADATA_COMMITS, 1);
 	r = wms_operation_start(s->records, group->identity, &request,

@@ -855,6 +855,12 @@ bool upkeep_is_resuming(struct weight_store *s)
 	return resuming;
 }
 
+bool upkeep_may_give_way_locked(struct weight_group *g)
+{
+	return g->upkeep &&
+	       (g->upkeep->doing == UPKEEP_WAIT || g->upkeep->no_memory);
+}
+
 bool upkeep_is_waiting_locked(struct weight_group *g)
 {
 	const struct upkeep *u = g->upkeep;

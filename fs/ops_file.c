@@ -237,7 +237,8 @@ static void open_text(fuse_req_t req, struct node *node,
 	} else {
 		fi->direct_io = 1;
 		fi->noflush = 1;
-		fi->nonseekable = control_waits(node);
+		/* Newer kernels would end a sendfile(2) at its size of 0. */
+		fi->nonseekable = 1;
 	}
 	if (r < 0) {
 		handle_close(handle);

@@ -6,7 +6,6 @@ import ctypes
 import errno
 import json
 import os
-import pathlib
 import struct
 import subprocess
 import time
@@ -82,12 +81,15 @@ class Mount:
     def lineage(self):
         return self.path / LINEAGE
 
-    def start(self):
+    def launch(self):
         argv = [self.world.daemon, "-f", self.store, self.path]
         if self.options:
             argv += ["-o", self.options]
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(argv, stdout=log, stderr=log)
+
+    def start(self):
+        self.launch()
         version = self.path / ".weights" / "version"
         deadline = time.monotonic() + 30
         while not (is_mounted(self.path) and version.exists()):
@@ -133,6 +135,35 @@ class Mount:
         run("cp", "-r", f"{source}/.", staged)
         self.wait(generation)
         return self.publish(generation)
+
+    def settle(self, generation, residency=None, seconds=300):
+        """Waits until nothing is pending and, if asked, until it is there."""
+        deadline = time.monotonic() + seconds
+        path = self.lineage / str(generation)
+        while True:
+            said = (path / ".weights" / "wait").read_text()
+            where = self.attribute(generation, "residency")
+            if residency in (None, where):
+                return
+            if time.monotonic() > deadline:
+                raise Failed(f"it is {where}, not {residency}: {said}")
+            time.sleep(0.01)
+
+    def migrate(self, generation, residency):
+        """Seconds until it is there and nothing is pending."""
+        path = self.lineage / str(generation)
+        start = time.perf_counter()
+        os.setxattr(path, "user.weights.residency", residency.encode())
+        (path / ".weights" / "wait").read_text()
+        took = time.perf_counter() - start
+        where = self.attribute(generation, "residency")
+        if where != residency:
+            raise Failed(f"it is {where}, not {residency}")
+        return took
+
+    def attribute(self, generation, name):
+        return os.getxattr(self.lineage / str(generation),
+                           f"user.weights.{name}").decode()
 
     def remove(self, generation):
         os.setxattr(self.lineage / str(generation), "user.weights.remove",

@@ -9,10 +9,18 @@
  *	reader first FILE OFFSET       open, map, one byte of every page
  *	reader copy FILE AT LEN OFFSET copies a range into huge pages of memory
  *	reader warm BYTES              takes memory and gives it back
+ *	reader hold FILE OFFSET        as touch, then keeps the map till stdin ends
+ *	reader sync FILE...            fsync
+ *	reader direct FILE...          reads past the cache, in order
+ *	reader drop FILE...            out of the cache, as far as it is clean
+ *	reader pin FILE...             locks them in memory
+ *	reader unpin FILE...           takes that back
+ *
+ * A second number is the same with the open of the last file in it.
  *
  * OFFSET is where in its page the byte is: another one each time, or the lines
  * of the last run are still in the processor's cache. touch, random and read
- * begin with the open file, so what opening costs is not in them.
+ * begin with the open file, so what opening costs is not in the first number.
  */
 #include <err.h>
 #include <fcntl.h>
@@ -28,8 +36,14 @@
 #define PAGE ((size_t)4096)
 #define READ_BYTES ((size_t)1 << 20)
 #define HUGE_BYTES ((size_t)2 << 20)
+#define DIRECT_BYTES ((size_t)4 << 20)
+
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24
+#endif
 
 static volatile unsigned char sink;
+static uint64_t begun; /* to open the last file */
 
 static uint64_t now_ns(void)
 {
@@ -39,15 +53,22 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-static int open_file(const char *path, size_t *ret_len)
+static int open_with(const char *path, int flags, size_t *ret_len)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	struct stat st;
+	int fd;
 
+	begun = now_ns();
+	fd = open(path, O_RDONLY | O_CLOEXEC | flags);
 	if (fd < 0 || fstat(fd, &st) != 0)
 		err(1, "%s", path);
 	*ret_len = (size_t)st.st_size;
 	return fd;
+}
+
+static int open_file(const char *path, size_t *ret_len)
+{
+	return open_with(path, 0, ret_len);
 }
 
 static const unsigned char *map_file(int fd, size_t len)
@@ -103,24 +124,35 @@ static uint64_t run_random(char *const argv[])
 	return now_ns() - start;
 }
 
-static uint64_t run_read(char *const argv[])
+static char *new_buffer(size_t len)
 {
-	size_t len;
-	int fd = open_file(argv[0], &len);
-	char *buffer = aligned_alloc(PAGE, READ_BYTES);
-	uint64_t start;
+	char *buffer = aligned_alloc(PAGE, len);
 
 	if (!buffer)
 		err(1, "no memory");
-	memset(buffer, 1, READ_BYTES);
-	start = now_ns();
+	memset(buffer, 1, len);
+	return buffer;
+}
+
+static void read_all(int fd, size_t len, char *buffer, size_t piece)
+{
 	for (size_t at = 0; at < len;) {
-		ssize_t n = pread(fd, buffer, READ_BYTES, (off_t)at);
+		ssize_t n = pread(fd, buffer, piece, (off_t)at);
 
 		if (n <= 0)
-			err(1, "%s: read at %zu", argv[0], at);
+			err(1, "read at %zu", at);
 		at += (size_t)n;
 	}
+}
+
+static uint64_t run_read(char *const argv[])
+{
+	char *buffer = new_buffer(READ_BYTES);
+	size_t len;
+	int fd = open_file(argv[0], &len);
+	uint64_t start = now_ns();
+
+	read_all(fd, len, buffer, READ_BYTES);
 	return now_ns() - start;
 }
 
@@ -194,30 +226,128 @@ static uint64_t run_warm(char *const argv[])
 	return now_ns() - start;
 }
 
+static uint64_t run_hold(char *const argv[])
+{
+	uint64_t took = run_touch(argv);
+
+	(void)printf("held\n");
+	(void)fflush(stdout);
+	(void)getchar();
+	return took;
+}
+
+static uint64_t run_sync(char *const argv[])
+{
+	uint64_t start = now_ns();
+	size_t len;
+
+	for (; *argv; argv++) {
+		int fd = open_file(*argv, &len);
+
+		if (fsync(fd) != 0)
+			err(1, "%s", *argv);
+		(void)close(fd);
+	}
+	return now_ns() - start;
+}
+
+static uint64_t run_direct(char *const argv[])
+{
+	char *buffer = new_buffer(DIRECT_BYTES);
+	uint64_t start = now_ns();
+	size_t len;
+
+	for (; *argv; argv++) {
+		int fd = open_with(*argv, O_DIRECT, &len);
+
+		read_all(fd, len, buffer, DIRECT_BYTES);
+		(void)close(fd);
+	}
+	return now_ns() - start;
+}
+
+static uint64_t run_drop(char *const argv[])
+{
+	uint64_t start = now_ns();
+	size_t len;
+
+	for (; *argv; argv++) {
+		int fd = open_file(*argv, &len);
+
+		(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+		(void)close(fd);
+	}
+	return now_ns() - start;
+}
+
+/* What is locked or not, and the time it takes, for all files together. */
+static uint64_t advise(char *const argv[], int first, int then)
+{
+	uint64_t took = 0;
+	size_t len;
+
+	for (; *argv; argv++) {
+		int fd = open_file(*argv, &len);
+		void *p = (void *)(uintptr_t)map_file(fd, len);
+		uint64_t start;
+
+		if (mlock2(p, len, MLOCK_ONFAULT) != 0 ||
+		    (first && madvise(p, len, first) != 0))
+			err(1, "%s: locking", *argv);
+		start = now_ns();
+		if (madvise(p, len, then) != 0)
+			err(1, "%s", *argv);
+		took += now_ns() - start;
+		(void)close(fd);
+	}
+	return took;
+}
+
+static uint64_t run_pin(char *const argv[])
+{
+	return advise(argv, 0, MADV_POPULATE_READ);
+}
+
+static uint64_t run_unpin(char *const argv[])
+{
+	return advise(argv, MADV_POPULATE_READ, MADV_DONTNEED_LOCKED);
+}
+
+#define MANY (-1) /* one or more */
+
 /* clang-format off */
 static const struct {
 	const char *name;
 	int args;
 	uint64_t (*run)(char *const argv[]);
 } works[] = {
-	{ "touch",  2, run_touch  },
-	{ "random", 3, run_random },
-	{ "read",   1, run_read   },
-	{ "opens",  2, run_opens  },
-	{ "first",  2, run_first  },
-	{ "copy",   4, run_copy   },
-	{ "warm",   1, run_warm   },
+	{ "touch",  2,    run_touch  },
+	{ "random", 3,    run_random },
+	{ "read",   1,    run_read   },
+	{ "opens",  2,    run_opens  },
+	{ "first",  2,    run_first  },
+	{ "copy",   4,    run_copy   },
+	{ "warm",   1,    run_warm   },
+	{ "hold",   2,    run_hold   },
+	{ "sync",   MANY, run_sync   },
+	{ "direct", MANY, run_direct },
+	{ "drop",   MANY, run_drop   },
+	{ "pin",    MANY, run_pin    },
+	{ "unpin",  MANY, run_unpin  },
 };
 /* clang-format on */
 
 int main(int argc, char *argv[])
 {
 	for (size_t i = 0; i < sizeof(works) / sizeof(works[0]); i++) {
-		if (argc < 2 || strcmp(argv[1], works[i].name) != 0 ||
-		    argc - 2 != works[i].args)
+		uint64_t took;
+
+		if (argc < 3 || strcmp(argv[1], works[i].name) != 0 ||
+		    (works[i].args != MANY && argc - 2 != works[i].args))
 			continue;
-		(void)printf("%llu\n",
-			     (unsigned long long)works[i].run(argv + 2));
+		took = works[i].run(argv + 2);
+		(void)printf("%llu %llu\n", (unsigned long long)took,
+			     (unsigned long long)(now_ns() - begun));
 		return 0;
 	}
 	errx(2, "see the head of the source");

@@ -3,117 +3,34 @@
 them. A result is measured in pairs, ours and then its limit, so that whatever
 else the machine does meets both.
 """
-import dataclasses
-import itertools
-import mmap
 import os
 import resource
 import shutil
 import statistics
-import subprocess
 
-from mounts import MIB, Failed, Mount, run, status_kib, write_safetensors
+import memory
+import residency
+import start
+from mounts import MIB, Failed, Mount, run, write_safetensors
+from result import (PAIRS, PAIRS_MIN, PAIRS_SLOW, RANDOM_TOUCHES, Published,
+                    Result, must_pass_through, offsets, pairs_of)
 from world import TENSOR_BYTES, quiet, timed
 
-PAIRS_MIN = 5
-PAIRS = 21
-PAIRS_SLOW = 11  # those that start a program or make memory each time
-RANDOM_TOUCHES = 20_000
 OPENS = 5_000
 NAMES = 100_000
-PROCESSES = 8
-HANDLES = 5_000
-PAGE = 4096
-
-
-@dataclasses.dataclass
-class Result:
-    row: str
-    work: str
-    limit_is: str
-    goal: str          # as text, for people
-    unit: str = "s"
-    ours: list = dataclasses.field(default_factory=list)
-    limit: list = dataclasses.field(default_factory=list)
-    goal_ratio: float = 0      # 0: the goal is no ratio
-    goal_ours: float = 0       # 0: none on the figure itself
-    notes: list = dataclasses.field(default_factory=list)
-
-    def pair(self, ours, limit):
-        self.ours.append(ours)
-        self.limit.append(limit)
-
-    @property
-    def ratios(self):
-        return [a / b for a, b in zip(self.ours, self.limit)]
-
-    @property
-    def ratio(self):
-        return statistics.median(self.ratios) if self.limit else None
-
-    @property
-    def met(self):
-        met = True
-        if self.goal_ratio and self.limit:
-            met = self.ratio <= self.goal_ratio
-        if self.goal_ours:
-            met = met and statistics.median(self.ours) <= self.goal_ours
-        return met
-
-
-def offsets():
-    """A place in the page that was not touched a moment ago."""
-    return (at * 192 % PAGE for at in itertools.count(1))
-
-
-class Published:
-    """One file of args.size / 4 bytes, just copied in and published."""
-
-    def __init__(self, world, name):
-        self.world, self.offsets = world, offsets()
-        source = world.checkpoint(f"{name}.source", world.args.size // 4, 1)
-        self.mount = Mount(world, name, "durability=none")
-        self.revision = self.mount.put(source, 1)
-        shutil.rmtree(source)
-        self.file = self.revision / "model.safetensors"
-        self.backing = self.mount.backing("model.safetensors")
-        self.size = os.stat(self.backing).st_size
-
-    def next(self):
-        return next(self.offsets)
-
-    def keep_warm(self):
-        """Idle page cache may be paged out: each round touches it first."""
-        self.world.reader("touch", self.backing, self.next())
-
-    def close(self):
-        self.mount.stop()
-        shutil.rmtree(self.mount.store)
-
-
-def pairs_of(world, published, ours, limit, result, count=PAIRS):
-    for _ in range(max(PAIRS_MIN, count)):
-        published.mount.fresh()
-        published.keep_warm()
-        a = ours()
-        published.keep_warm()
-        result.pair(a, limit())
-    return result
 
 
 def row_b1(world):
     p = Published(world, "b1")
-    text = f"map {p.size // MIB} MiB, touch every page, fresh mount"
+    text = f"map HOT {p.size // MIB} MiB, touch every page, fresh mount"
     yield pairs_of(
-        world, p, lambda: world.reader("touch", p.file, p.next()),
-        lambda: world.reader("touch", p.backing, p.next()),
+        p, lambda: p.touch(p.file), lambda: p.touch(p.backing),
         Result("B1", text, "its backing file", "≤ 1.03", goal_ratio=1.03))
     try:
         huge = world.new_tmpfs("huge", "huge=always,size=100%") / "copy"
         shutil.copyfile(p.backing, huge)
         yield pairs_of(
-            world, p, lambda: world.reader("touch", p.file, p.next()),
-            lambda: world.reader("touch", huge, p.next()),
+            p, lambda: p.touch(p.file), lambda: p.touch(huge),
             Result("B1", text, "a copy on huge-page tmpfs", "≤ 2.5",
                    goal_ratio=2.5))
         huge.unlink()
@@ -123,34 +40,34 @@ def row_b1(world):
 
 def row_b2(world):
     p = Published(world, "b2")
-    seed = itertools.count(1)
-
-    def touches(path):
-        return world.reader("random", path, RANDOM_TOUCHES,
-                            next(seed)) / RANDOM_TOUCHES
-
     yield pairs_of(
-        world, p, lambda: touches(p.file), lambda: touches(p.backing),
-        Result("B2", f"{RANDOM_TOUCHES:,} random first touches of a map, "
-               "each", "its backing file", "≤ 1.05", goal_ratio=1.05))
+        p, lambda: p.random(p.file), lambda: p.random(p.backing),
+        Result("B2", f"{RANDOM_TOUCHES:,} random first touches of a HOT "
+               "map, each", "its backing file", "≤ 1.05", goal_ratio=1.05))
     p.close()
 
 
 def row_b3(world):
     p = Published(world, "b3")
     yield pairs_of(
-        world, p, lambda: world.reader("read", p.file),
-        lambda: world.reader("read", p.backing),
-        Result("B3", f"first read of {p.size // MIB} MiB in preads of 1 MiB, "
-               "fresh mount", "its backing file", "≤ 1.03", goal_ratio=1.03))
+        p, lambda: p.read(p.file), lambda: p.read(p.backing),
+        Result("B3", f"first read of HOT {p.size // MIB} MiB in preads of "
+               "1 MiB, fresh mount", "its backing file", "≤ 1.03",
+               goal_ratio=1.03))
     p.close()
 
 
 LOADER = """
 import pathlib, sys, time
-def load_safetensors(path):
+def load_numpy(path):
     with safe_open(path, framework="numpy") as f:
         return {k: f.get_tensor(k) for k in f.keys()}
+def load_torch(path):
+    all = safetensors.torch.load_file(path)
+    for t in all.values():
+        if t.numel():
+            t.view(-1).view(torch.uint8)[::4096].sum()
+    return all
 def load_map(path):
     import json, mmap, struct
     with open(path, "rb") as f:
@@ -162,59 +79,78 @@ def load_map(path):
             a, b = v["data_offsets"]
             out[k] = m[base + a:base + b]
     return out
+found = {"map": load_map}
 try:
     from safetensors import safe_open
     import numpy
-    load = load_safetensors
+    found["numpy"] = load_numpy
 except ImportError:
-    load = load_map
+    pass
+try:
+    import safetensors.torch, torch
+    found["torch"] = load_torch
+except ImportError:
+    pass
 if len(sys.argv) == 1:
-    print(load.__name__)
+    print(" ".join(found))
     sys.exit()
-paths = sorted(pathlib.Path(sys.argv[1]).rglob("*.safetensors"))
+paths = sorted(pathlib.Path(sys.argv[2]).rglob("*.safetensors"))
 start = time.perf_counter()
-all = [load(p) for p in paths]
+all = [found[sys.argv[1]](p) for p in paths]
 print(time.perf_counter() - start)
 """
+READERS = {
+    "numpy": "safetensors with numpy, which copies",
+    "torch": "safetensors with torch, which maps; every page touched",
+    "map": "a Python program that maps and copies, as no safetensors is here",
+}
 
 
-def row_b5(world):
-    python = world.args.python
-    kind = run(python, "-c", LOADER).strip()
-    source = world.args.model
-    made = None
-    if not source:
-        source = made = world.checkpoint("b5.source", world.args.size // 4, 4)
-    local = world.dir / "b5.local"
-    shutil.copytree(source, local)
-    mount = Mount(world, "b5", "durability=none")
-    revision = mount.put(local, 1)
+def b5_pairs(world, mount, revision, local, reader):
     size = sum(p.stat().st_size for p in local.rglob("*.safetensors"))
     result = Result(
-        "B5", f"load {'a real' if not made else 'a generated'} checkpoint of "
-        f"{size // MIB} MiB into memory, fresh mount", "the same files on the "
-        "disk of the store, page cache warm", "≤ 1.03", goal_ratio=1.03)
-    result.notes.append(
-        "read by safetensors with numpy" if kind == "load_safetensors" else
-        "no safetensors here: read by a Python program that maps and copies")
+        "B5", f"load a checkpoint of {size // MIB} MiB "
+        f"({world.model_name(local)}), fresh mount: {READERS[reader]}",
+        "the same files on the disk of the store, page cache warm",
+        "≤ 1.03", goal_ratio=1.03)
 
     def load(path):
         world.warm(size)
-        return float(run(python, "-c", LOADER, path))
+        return float(run(world.args.python, "-c", LOADER, reader, path))
 
-    for _ in range(PAIRS):
+    for _ in range(PAIRS_SLOW):
         mount.fresh()
+        must_pass_through(mount)
+        mount.settle(1, "hot")
         for path in (revision, local):  # both warm
             quiet("cat", *sorted(path.rglob("*.safetensors")))
         result.pair(load(revision), load(local))
-    yield result
-    mount.stop()
+    return result
+
+
+def row_b5(world):
+    kinds = run(world.args.python, "-c", LOADER).split()
+    models = world.models() or [world.checkpoint(
+        "generated", world.args.size // 4, 4)]
+    for number, source in enumerate(models):
+        local = world.dir / f"b5-{number}" / source.name
+        shutil.copytree(source, local)
+        mount = Mount(world, f"b5-{number}")
+        revision = mount.put(local, 1)
+        mount.settle(1, "hot")
+        for reader in READERS:
+            if reader in kinds and (reader != "map" or len(kinds) == 1):
+                yield b5_pairs(world, mount, revision, local, reader)
+        mount.stop()
+        shutil.rmtree(mount.store)
 
 
 def row_b6(world):
     source = world.checkpoint("b6.source", 4 * MIB, 1)
-    mount = Mount(world, "b6", "durability=none")
+    mount = Mount(world, "b6")
+    must_pass_through(mount)
     file = mount.put(source, 1) / "model.safetensors"
+    mount.settle(1, "hot")
     result = Result("B6", "open and close of a file in a leased revision",
                     "libfuse's passthrough example", "≤ 0.6 and ≤ 30 µs",
                     goal_ratio=0.6, goal_ours=30e-6)
@@ -287,20 +223,22 @@ def row_b7(world):
 def b8(world, shards):
     source = world.checkpoint("b8.source", world.args.size, shards)
     size = sum(p.stat().st_size for p in source.iterdir())
-    mount = Mount(world, f"b8-{shards}", "durability=none")
+    mount = Mount(world, f"b8-{shards}")
+    must_pass_through(mount)
     what = f"{shards} files" if shards > 1 else "1 file"
     result = Result(
-        "B8", f"cp of {size // MIB} MiB in {what}, wait, rename, "
-        "without the disk",
+        "B8", f"cp of {size // MIB} MiB in {what}, wait, rename",
         "max(cp, SHA-256 of all cores)" if shards > 1 else
         "cp + 1.1 × SHA-256 of all cores",
         "≤ 1.25" if shards > 1 else "≤ 1", goal_ratio=1.25 if shards > 1 else 1)
-    renames, waits, digests, both = [], [], [], []
+    renames, waits, digests, both, where = [], [], [], [], []
     cores = len(os.sched_getaffinity(0))
 
     def publish(generation):
         waits.append(timed(mount.wait, generation))
         renames.append(timed(mount.publish, generation))
+        where.append(mount.attribute(generation, "residency"))
+        mount.settle(generation, "hot")
         mount.remove(generation)
         return waits[-1] + renames[-1]
 
@@ -313,7 +251,8 @@ def b8(world, shards):
     result.notes.append(
         f"wait {statistics.median(waits):.2f} s after the cp; SHA-256 alone "
         f"{statistics.median(digests):.2f} s; {cores} cores need "
-        f"{statistics.median(both):.2f} s for both works, however shared")
+        f"{statistics.median(both):.2f} s for both works, however shared; "
+        f"published HOT {where.count('hot')} of {len(where)} times")
     yield result
     yield Result("B8", f"the rename of {what} itself", "", "≤ 50 ms",
                  ours=renames, goal_ours=0.05)
@@ -364,6 +303,7 @@ def row_b13(world):
     write_safetensors(source / "model.safetensors",
                       [("small", 1000), ("big", size)], world.block)
     mount = Mount(world, "b13", f"durability=none,derived={2 * size}")
+    must_pass_through(mount)
     tensor = mount.put(source, 1) / ".weights" / "tensors" / "big"
     backing = mount.backing("model.safetensors")
     at = int(os.getxattr(tensor, "user.weights.extent").split(b",")[1])
@@ -389,83 +329,7 @@ def row_b13(world):
     mount.stop()
 
 
-HOLDER = """
-import mmap, sys
-with open(sys.argv[1], "rb") as f:
-    m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-for at in range(0, len(m), 1 << 24):
-    m[at:at + (1 << 24)]
-print("mapped", flush=True)
-sys.stdin.read()
-"""
-
-
-def cached_bytes(path):
-    """Page cache of one file, as cachestat(2) says."""
-    import ctypes
-    libc = ctypes.CDLL(None, use_errno=True)
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        everything = (ctypes.c_uint64 * 2)(0, 0)
-        said = (ctypes.c_uint64 * 5)()
-        if libc.syscall(451, fd, everything, said, 0) != 0:
-            raise Failed("no cachestat in this kernel")
-        return said[0] * mmap.PAGESIZE
-    finally:
-        os.close(fd)
-
-
-def pss_bytes(pid, path):
-    total, counts = 0, False
-    with open(f"/proc/{pid}/smaps", encoding="utf-8") as smaps:
-        for line in smaps:
-            if "-" in line.split()[0]:
-                counts = line.rstrip().endswith(str(path))
-            elif counts and line.startswith("Pss:"):
-                total += int(line.split()[1]) * 1024
-    return total
-
-
-def row_b18(world):
-    p = Published(world, "b18")
-    holders = [subprocess.Popen([world.args.python, "-c", HOLDER, p.file],
-                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-               for _ in range(PROCESSES)]
-    try:
-        for h in holders:
-            h.stdout.readline()
-        pss = sum(pss_bytes(h.pid, p.file) for h in holders)
-        cached = cached_bytes(p.backing) + cached_bytes(p.file)
-        anon = status_kib(p.mount.pid, "RssAnon") * 1024
-    finally:
-        for h in holders:
-            h.communicate()
-    yield Result("B18", f"{PROCESSES} processes map one file of "
-                 f"{p.size // MIB} MiB: page cache of it, below and on the "
-                 "mount", "its size", "≤ 1.02", unit="MiB",
-                 ours=[cached / MIB], limit=[p.size / MIB], goal_ratio=1.02)
-    yield Result("B18", "the same: Pss of their maps together", "its size",
-                 "≤ 1.02", unit="MiB", ours=[pss / MIB],
-                 limit=[p.size / MIB], goal_ratio=1.02)
-    before = status_kib(p.mount.pid, "RssAnon") * 1024
-    fds = []
-    try:
-        fds = [os.open(p.file, os.O_RDONLY) for _ in range(HANDLES)]
-        after = status_kib(p.mount.pid, "RssAnon") * 1024
-    finally:
-        for fd in fds:
-            os.close(fd)
-    allowed = 64 * MIB + 200 * HANDLES
-    result = Result(
-        "B18", f"the daemon's anonymous memory, {HANDLES:,} files open",
-        "64 MiB + 200 bytes each", "≤ 1", unit="MiB", ours=[after / MIB],
-        limit=[allowed / MIB], goal_ratio=1)
-    result.notes.append(f"{(after - before) / HANDLES:.0f} bytes each more; "
-                        f"{anon / MIB:.1f} MiB with the maps alone")
-    yield result
-    p.close()
-
-
-ROWS = {"B1": row_b1, "B2": row_b2, "B3": row_b3, "B5": row_b5, "B6": row_b6,
-        "B7": row_b7, "B8": row_b8, "B12": row_b12, "B13": row_b13,
-        "B18": row_b18}
+ROWS = {"B1": row_b1, "B2": row_b2, "B3": row_b3, "B4": residency.row_b4,
+        "B5": row_b5, "B6": row_b6, "B7": row_b7, "B8": row_b8,
+        "B9": residency.row_b9, "B10": residency.row_b10, "B12": row_b12,
+        "B13": row_b13, "B18": memory.row_b18, "B19": start.row_b19}

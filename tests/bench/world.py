@@ -24,6 +24,10 @@ BLOCK_BYTES = 64 * MIB
 CHUNK_BYTES = 4 * MIB
 # Not all memory may be taken to warm it: others live here too.
 SPARE_BYTES = 2 << 30
+# Where tests/clients/setup puts readers and models.
+CLIENTS = pathlib.Path(os.environ.get("WEIGHTFS_CLIENTS_DIR",
+                                      ROOT / "build" / "clients"))
+MODELS = ("minilm", "random")
 
 
 def timed(function, *args):
@@ -85,9 +89,22 @@ class World:
         with contextlib.suppress(OSError):
             self.dir.rmdir()
 
-    def reader(self, *args):
+    def reader(self, *args, with_open=False):
         """Seconds of one work of reader.c."""
-        return int(run(self.reader_path, *args)) / 1e9
+        said = run(self.reader_path, *args).split()
+        return int(said[1 if with_open else 0]) / 1e9
+
+    def models(self):
+        """Real checkpoints: the one that was named, or those of the tests
+        with real clients."""
+        if self.args.model:
+            return [pathlib.Path(self.args.model)]
+        return [p for p in (CLIENTS / "models" / name for name in MODELS)
+                if any(p.glob("*.safetensors"))]
+
+    @staticmethod
+    def model_name(path):
+        return "noise" if path.name == "random" else path.name
 
     def warm(self, size):
         """Freed memory that has rested goes back to the host and is slow to

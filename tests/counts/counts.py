@@ -39,8 +39,11 @@ LIST_FIRST_MAX = 3       # per entry: the name, and what ls asks beside it
 LIST_AGAIN_MAX = 2       # per entry: only what ls asks beside the attributes
 LIST_FIXED_MAX = 24      # the directory itself and the path to it
 SYNCS_PUBLISH_MAX = 24   # the manifest, directories, the record; no payload
+SYNCS_BACK_MAX = 24      # the same again, but for the manifest, and the stamps
 FAULTS_GIB_MAX = 20_000  # 64 KiB each and some; huge folios need 512
 READ_BYTES_MAX = MIB     # what the daemon reads while others read 128 MiB
+WRITTEN_BYTES_MAX = MIB  # what it writes while 128 MiB become durable
+STORE_BYTES_MAX = 8 * MIB  # what a store has on the disk beside the payload
 
 
 class Skip(Exception):
@@ -60,6 +63,7 @@ class World:
                            os.environ.get("WEIGHTFS_TEST_OPTIONS", ""))
         health = (self.mount.path / ".weights" / "health").read_text()
         self.passthrough = "passthrough: yes" in health
+        self.pins = "memory can be locked: yes" in health
 
     def close(self):
         for mount in self.mounts:
@@ -73,21 +77,25 @@ class World:
         return path
 
     def publish(self, source, generation):
+        """Nothing is pending any more: what comes is what a test does."""
         path = self.mount.put(source, generation)
         shutil.rmtree(source)
+        self.mount.settle(generation)
         return path
 
-    def need(self, passthrough=False, strace=False, plain=False):
+    def need(self, passthrough=False, strace=False, plain=False, pins=False):
         if passthrough and not self.passthrough:
             raise Skip("no passthrough here")
         if strace and not shutil.which("strace"):
             raise Skip("no strace")
+        if pins and not self.pins:
+            raise Skip("memory can't be locked here")
         if plain and self.sanitized:
             raise Skip("a sanitizer has memory of its own")
 
-    def watch(self):
+    def watch(self, mount=None):
         self.need(strace=True)
-        return Watch(self.mount, self.dir / "trace")
+        return Watch(mount or self.mount, self.dir / "trace")
 
     def one_file(self):
         """A revision with one large file, made when first asked for."""
@@ -97,6 +105,8 @@ class World:
             write_safetensors(source / "model.safetensors",
                               [("a", FILE_BYTES)], self.block)
             self.publish(source, 1)
+            if self.pins:
+                check(self.mount.attribute(1, "residency") == "hot", "not hot")
         return path
 
     def many_files(self):
@@ -182,17 +192,19 @@ TOUCH = """
 import mmap, os, resource, sys
 fd = os.open(sys.argv[1], os.O_RDONLY)
 m = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
-faults = lambda: sum(resource.getrusage(resource.RUSAGE_SELF)[6:8])
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF)[6:8]
 m[0]
 before = faults()
 for at in range(0, len(m), 4096):
     m[at]
-print(faults() - before)
+print(*(now - then for now, then in zip(faults(), before)))
 """
 
 
 def faults_of(path):
-    return int(run(sys.executable, "-c", TOUCH, path))
+    """All of them, and those that waited for the disk."""
+    few, slow = map(int, run(sys.executable, "-c", TOUCH, path).split())
+    return few + slow, slow
 
 
 def reading_and_mapping_reach_no_daemon(world):
@@ -234,12 +246,31 @@ def a_map_faults_as_rarely_as_on_the_disk(world):
     world.need(passthrough=True)
     path = world.one_file()
     read_all(path)
-    native = faults_of(world.mount.backing("model.safetensors"))
-    ours = faults_of(path)
+    native, _ = faults_of(world.mount.backing("model.safetensors"))
+    ours, _ = faults_of(path)
     scale = (1 << 30) // FILE_BYTES
     said = f"{ours * scale} faults per GiB, natively {native * scale}"
     check(ours * scale <= FAULTS_GIB_MAX, said)
     check(ours <= native + native // 10 + 16, said)
+    return said
+
+
+def a_hot_map_never_waits_for_the_disk(world):
+    """And faults as rarely, in whatever way it came into memory."""
+    world.need(passthrough=True, pins=True)
+    path = world.one_file()
+    seen = {"published": faults_of(path)}
+    world.mount.migrate(1, "cold")
+    world.mount.migrate(1, "hot")
+    seen["moved"] = faults_of(path)
+    world.mount.fresh()
+    world.mount.settle(1, "hot")
+    seen["restarted"] = faults_of(path)
+    scale = (1 << 30) // FILE_BYTES
+    said = ", ".join(f"{how}: {few * scale} faults per GiB, {slow} slow"
+                     for how, (few, slow) in seen.items())
+    for few, slow in seen.values():
+        check(few * scale <= FAULTS_GIB_MAX and slow == 0, said)
     return said
 
 
@@ -259,15 +290,15 @@ def listing_with_attributes_asks_little_per_entry(world):
     return said
 
 
-def stage_shards(world, generation, shards):
+def stage_shards(world, mount, generation, shards):
     source = world.source(f"shards-{shards}")
     for i in range(shards):
         write_safetensors(source / f"model-{i}.safetensors",
                           [(f"layer.{i}", 65537)], world.block)
-    staged = world.mount.stage(generation)
+    staged = mount.stage(generation)
     run("cp", "-r", f"{source}/.", staged)
     shutil.rmtree(source)
-    world.mount.wait(generation)
+    mount.wait(generation)
 
 
 def hashed(world):
@@ -276,23 +307,91 @@ def hashed(world):
 
 
 def a_rename_after_wait_hashes_nothing(world):
-    stage_shards(world, 10, SHARDS)
+    """What is written back is read again, each byte once."""
+    stage_shards(world, world.mount, 10, SHARDS)
     before = hashed(world)
     check(before[0] >= SHARDS, f"only {before[0]} chunks were hashed")
-    world.mount.publish(10)
-    check(hashed(world) == before, f"{before} became {hashed(world)}")
+    revision = world.mount.publish(10)
+    world.mount.settle(10)
+    size = sum(p.stat().st_size for p in revision.iterdir())
+    after = hashed(world)
+    check((after[0] - before[0], after[1] - before[1]) == (SHARDS, size),
+          f"{before} became {after}, of {SHARDS} files with {size} bytes")
 
 
-def publishing_after_wait_syncs_no_payload(world):
+def fsyncs(seen):
+    """Those that wait for all of a file. The others write some of it out."""
+    return seen.syncs.total() - seen.syncs["sync_file_range"]
+
+
+def publishing_syncs_no_payload(world):
     """As many syncs for many files as for one, and few."""
+    # Nothing gets written back within an hour.
+    slow = Mount(world, "slow", "io_limit=1K")
     syncs = []
     for generation, shards in ((11, 1), (12, SHARDS)):
-        stage_shards(world, generation, shards)
-        with world.watch() as watch, watch.section() as seen:
-            world.mount.publish(generation)
-        syncs.append(seen.syncs.total())
+        stage_shards(world, slow, generation, shards)
+        with world.watch(slow) as watch, watch.section() as seen:
+            slow.publish(generation)
+        syncs.append(fsyncs(seen))
+        check(slow.attribute(generation, "durable") == "no", "durable")
+    slow.stop()
     said = f"{syncs[0]} syncs with 1 file, {syncs[1]} with {SHARDS}"
     check(syncs[0] == syncs[1] and syncs[0] <= SYNCS_PUBLISH_MAX, said)
+    return said
+
+
+def what_becomes_durable_is_synced_once(world):
+    """Each file, from being copied in until it is durable; and few others."""
+    syncs, counted = [], []
+    for generation, shards in ((13, 1), (14, SHARDS)):
+        before = world.mount.metric("fsyncs_total")
+        with world.watch() as watch, watch.section() as seen:
+            stage_shards(world, world.mount, generation, shards)
+            world.mount.publish(generation)
+            world.mount.settle(generation)
+        check(world.mount.attribute(generation, "durable") == "yes", "not")
+        syncs.append(fsyncs(seen))
+        counted.append(world.mount.metric("fsyncs_total") - before)
+    said = (f"{syncs[0]} syncs with 1 file, {syncs[1]} with {SHARDS}; the "
+            f"daemon counts {counted[0]} and {counted[1]} but for its records")
+    check(syncs[1] - syncs[0] == SHARDS - 1, said)
+    check(counted[1] - counted[0] == SHARDS - 1, said)
+    check(syncs[0] <= SYNCS_PUBLISH_MAX + SYNCS_BACK_MAX, said)
+    return said
+
+
+def every_byte_is_there_once(world):
+    """Publishing, pinning and writing back copy nothing."""
+    world.need(passthrough=True, plain=True)
+
+    def daemon():
+        with open(f"/proc/{world.mount.pid}/io", encoding="ascii") as f:
+            io = dict(line.split(": ") for line in f.read().splitlines())
+        return int(io["rchar"]), int(io["wchar"])
+
+    source = world.source("once")
+    write_safetensors(source / "model.safetensors", [("a", FILE_BYTES)],
+                      world.block)
+    before, anon = daemon(), anon_bytes(world)
+    revision = world.publish(source, 20)
+    after = daemon()
+    read, written = after[0] - before[0], after[1] - before[1]
+    size = (revision / "model.safetensors").stat().st_size
+    grown = anon_bytes(world) - anon
+    said = (f"{size / MIB:.1f} MiB: read {read / MIB:.1f}, wrote "
+            f"{written / MIB:.1f}, memory of its own grew by "
+            f"{grown / MIB:.1f}")
+    # Once for the digests, once back from the device.
+    check(read <= 2 * size + READ_BYTES_MAX, said)
+    check(written <= WRITTEN_BYTES_MAX and grown <= ANON_BASE_BYTES, said)
+    used = int(run("du", "-s", "--block-size=1", world.mount.store / "groups")
+               .split()[0])
+    payload = sum(p.stat().st_size for p in
+                  (world.mount.store / "groups").glob("*/*/files/*"))
+    check(used <= payload + STORE_BYTES_MAX,
+          f"{used} bytes on the disk for {payload}")
+    world.mount.remove(20)
     return said
 
 
@@ -351,9 +450,12 @@ TESTS = [
     reading_and_mapping_reach_no_daemon,
     the_daemon_reads_no_byte_that_is_read,
     a_map_faults_as_rarely_as_on_the_disk,
+    a_hot_map_never_waits_for_the_disk,
     listing_with_attributes_asks_little_per_entry,
     a_rename_after_wait_hashes_nothing,
-    publishing_after_wait_syncs_no_payload,
+    publishing_syncs_no_payload,
+    what_becomes_durable_is_synced_once,
+    every_byte_is_there_once,
     open_files_cost_the_daemon_little,
     many_tensors_cost_the_daemon_little,
     the_daemon_has_ended_in_order,

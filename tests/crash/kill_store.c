@@ -331,6 +331,34 @@ static void check_generation(unsigned generation)
 	}
 }
 
+/* Nothing was lost, and all of it gets where it belongs. */
+static void check_settled(unsigned generation)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
+	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
+	struct weight_residence seen;
+	struct buf why = BUF_INIT;
+	char name[NAME_LEN];
+	int r;
+
+	if (fates[generation] != PUBLISHED)
+		return;
+	(void)snprintf(name, sizeof(name), "%u", generation);
+	r = weight_dir_published(lineage, name, &g);
+	if (r == 0)
+		r = weight_group_wait(g, NULL, &why);
+	must(r >= 0, "wait", generation, r);
+	r = weight_group_metadata(g, &m);
+	must(r == 0, "metadata", generation, r);
+	must(m->availability == WEIGHT_READY, "is damaged", generation,
+	     (int)m->availability);
+	must(m->durable, "isn't durable", generation, 0);
+	r = weight_group_residence(g, &seen);
+	must(r == 0 && seen.residency == m->residency, "is elsewhere",
+	     generation, r);
+	buf_release(&why);
+}
+
 /* Directories of groups, once the deletions in the background are over. */
 static unsigned count_groups(unsigned expected)
 {
@@ -373,6 +401,8 @@ static void check_store(bool thorough)
 	if (thorough) {
 		n = count_groups(expected);
 		must(n == expected, "directories of groups", expected, (int)n);
+		for (n = 1; n <= top; n++)
+			check_settled(n);
 	}
 	close_store();
 }

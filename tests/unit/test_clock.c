@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
 #include <string.h>
 #include <time.h>
 
@@ -53,6 +54,62 @@ START_TEST(a_test_can_replace_the_clock)
 }
 END_TEST
 
+/* As long as somebody waits who is told of nothing; and no replaced clock. */
+START_TEST(a_wait_ends_by_itself)
+{
+	pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	uint64_t before = clock_monotonic_ms(), now = 7;
+	const struct clock_source source = {
+		.realtime_ms = fake,
+		.monotonic_ms = fake,
+		.arg = &now,
+	};
+	pthread_cond_t cond;
+
+	ck_assert_int_eq(clock_cond_init(&cond), 0);
+	(void)pthread_mutex_lock(&lock);
+	clock_set(&source);
+	clock_cond_wait(&cond, &lock, 1100);
+	clock_set(NULL);
+	(void)pthread_mutex_unlock(&lock);
+	(void)pthread_cond_destroy(&cond);
+	ck_assert_uint_ge(clock_monotonic_ms() + 1, before + 1100);
+}
+END_TEST
+
+struct bell {
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+};
+
+/* Its lock is free only while the other one waits. */
+static void *ring(void *arg)
+{
+	struct bell *bell = arg;
+
+	(void)pthread_mutex_lock(&bell->lock);
+	(void)pthread_cond_broadcast(&bell->cond);
+	(void)pthread_mutex_unlock(&bell->lock);
+	return NULL;
+}
+
+START_TEST(a_wait_ends_when_it_is_told)
+{
+	struct bell bell = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	uint64_t before = clock_monotonic_ms();
+	pthread_t thread;
+
+	ck_assert_int_eq(clock_cond_init(&bell.cond), 0);
+	(void)pthread_mutex_lock(&bell.lock);
+	ck_assert_int_eq(pthread_create(&thread, NULL, ring, &bell), 0);
+	clock_cond_wait(&bell.cond, &bell.lock, 60000);
+	(void)pthread_mutex_unlock(&bell.lock);
+	ck_assert_int_eq(pthread_join(thread, NULL), 0);
+	(void)pthread_cond_destroy(&bell.cond);
+	ck_assert_uint_lt(clock_monotonic_ms(), before + 60000);
+}
+END_TEST
+
 START_TEST(the_boot_id_stays_the_same)
 {
 	char first[CLOCK_BOOT_ID_LEN + 1];
@@ -73,6 +130,8 @@ Suite *suite(void)
 	tcase_add_test(tc, real_time_is_that_of_the_system);
 	tcase_add_test(tc, monotonic_time_advances_and_never_steps_back);
 	tcase_add_test(tc, a_test_can_replace_the_clock);
+	tcase_add_test(tc, a_wait_ends_by_itself);
+	tcase_add_test(tc, a_wait_ends_when_it_is_told);
 	tcase_add_test(tc, the_boot_id_stays_the_same);
 	suite_add_tcase(s, tc);
 	return s;

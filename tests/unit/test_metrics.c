@@ -136,6 +136,18 @@ START_TEST(a_gauge_goes_up_and_down)
 }
 END_TEST
 
+START_TEST(what_others_count_never_goes_down)
+{
+	metrics_raise(METRIC_PREFETCHED_BYTES, 7);
+	metrics_raise(METRIC_PREFETCHED_BYTES, 5);
+	ck_assert_uint_eq(metrics_get(METRIC_PREFETCHED_BYTES), 7);
+	metrics_raise(METRIC_PREFETCHED_BYTES, 9);
+	ck_assert_int_eq(metrics_write(&text), 0);
+	ck_assert_ptr_nonnull(
+		strstr(text.data, "\nweightfs_prefetched_bytes_total 9\n"));
+}
+END_TEST
+
 START_TEST(a_version_is_escaped)
 {
 	metrics_set_version("1.0 \"x\\y\"\n");
@@ -192,6 +204,7 @@ Suite *suite(void)
 	tcase_add_test(tc, each_metric_has_a_line_of_its_own);
 	tcase_add_test(tc, the_output_is_what_prometheus_reads);
 	tcase_add_test(tc, a_gauge_goes_up_and_down);
+	tcase_add_test(tc, what_others_count_never_goes_down);
 	tcase_add_test(tc, a_version_is_escaped);
 	tcase_add_test(tc, no_thread_loses_a_count);
 	tcase_add_test(tc, every_allocation_may_fail);

@@ -439,7 +439,7 @@ START_TEST(the_number_of_files_is_bounded)
 	while ((r = pins_file_open(bounded, path_fd, &all[n])) == 0)
 		n++;
 	ck_assert_int_eq(r, -EMFILE);
-	ck_assert_uint_eq(n, 64 / PINS_FILES_SHARE);
+	ck_assert_uint_eq(n, 64 / PINS_DESCRIPTORS_SHARE);
 	pins_stats(bounded, &s);
 	ck_assert_uint_eq(s.files_max, n);
 	/* One goes, another one comes. */

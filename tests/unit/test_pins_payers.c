@@ -58,14 +58,18 @@ START_TEST(a_limit_on_locked_memory_is_a_limit_on_files)
 	auto_fd int fd = -1;
 	struct buf why = BUF_INIT;
 	struct pins *p = NULL;
+	struct pins_stats s;
 	size_t left = 99;
 
 	if (!become_nobody(MIB))
 		skip("not root, or too little to begin with");
 	ck_assert_int_eq(pins_new(PLENTY, &p), 0);
 	ck_assert_int_eq(pins_status(p, &why), 0);
-	ck_assert_str_eq(why.data, "yes");
+	ck_assert_str_eq(why.data,
+			 "yes, 1 MiB (RLIMIT_MEMLOCK; CAP_IPC_LOCK lifts it)");
 	buf_release(&why);
+	pins_stats(p, &s);
+	ck_assert_uint_eq(s.budget_bytes, MIB);
 	fd = make_empty();
 	write_range(fd, 0, 100);
 	ck_assert_int_eq(pins_file_open(p, fd, &f), 0);

@@ -1,137 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The two doors on a real store, without FUSE. */
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include "core/buf.h"
-#include "core/cleanup.h"
-#include "core/config.h"
 #include "core/derived.h"
-#include "core/weight_store.h"
-#include "core/weight_tree.h"
-#include "suite.h"
-
-#define PATH_LEN 128
-
-static struct config config;
-static char path[PATH_LEN];
-static struct weight_store *store;
-static struct weight_dir *lineage;
-static struct buf why = BUF_INIT;
-static const struct weight_caller caller;
-
-static void open_store(void)
-{
-	int r = weight_store_open(path, &config, &store, &why);
-
-	ck_assert_msg(r == 0, "%d: %s", r, why.data);
-}
-
-static void make_lineage(void)
-{
-	static const char *const parts[] = { "t", "n", "r", "main" };
-	struct weight_dir *dir = weight_dir_ref(weight_tree_root(store));
-
-	for (size_t i = 0; i < 4; i++) {
-		struct weight_dir *child = NULL;
-		int r = weight_dir_mkdir(dir, parts[i], 0755, &caller, &child,
-					 &why);
-
-		if (r == -EEXIST)
-			r = weight_dir_lookup(dir, parts[i], &child);
-		ck_assert_int_eq(r, 0);
-		weight_dir_unref(dir);
-		dir = child;
-	}
-	lineage = dir;
-}
-
-static void setup(void)
-{
-	(void)snprintf(path, sizeof(path), "/var/tmp/weight-tree.XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(path));
-	config_init(&config);
-	open_store();
-	make_lineage();
-}
-
-static void close_store(void)
-{
-	weight_dir_unref(take_ptr(lineage));
-	weight_store_close(take_ptr(store));
-}
-
-static void teardown(void)
-{
-	char command[PATH_LEN + 16];
-
-	close_store();
-	buf_release(&why);
-	(void)snprintf(command, sizeof(command), "rm -rf '%s'", path);
-	ck_assert_int_eq(system(command), 0);
-}
-
-static struct weight_group *stage(const char *name)
-{
-	struct weight_group *g = NULL;
-	int r = weight_dir_stage(lineage, name, 0755, &caller, &g, &why);
-
-	ck_assert_msg(r == 0, "%d: %s", r, why.data);
-	return g;
-}
-
-static struct weight_file *root_of(struct weight_group *g)
-{
-	struct weight_file *root = NULL;
-
-	ck_assert_int_eq(weight_group_root(g, &root), 0);
-	return root;
-}
-
-/* Writes a file as a handle of the mount does. */
-static struct weight_file *put(struct weight_group *g, const char *name,
-			       const void *bytes, size_t len)
-{
-	cleanup(weight_file_unref_cleanup) struct weight_file *root =
-		root_of(g);
-	struct weight_file *f = NULL;
-	char link[64];
-	auto_fd int fd = -1;
-
-	ck_assert_int_eq(weight_group_enter(g, NULL), 0);
-	ck_assert_int_eq(weight_file_create(root, name, 0644, &caller, &f), 0);
-	ck_assert_int_eq(weight_file_open(f, O_WRONLY, true), 0);
-	weight_group_leave(g);
-	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d",
-		       weight_file_fd(f));
-	fd = open(link, O_WRONLY | O_CLOEXEC);
-	ck_assert_int_ge(fd, 0);
-	ck_assert_int_eq(write(fd, bytes, len), (ssize_t)len);
-	(void)close(take_fd(&fd));
-	weight_file_close(f, O_WRONLY);
-	return f;
-}
-
-/* One F32 tensor "w" of two elements. */
-static const char model[] = "\x40\0\0\0\0\0\0\0"
-			    "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],"
-			    "\"data_offsets\":[0,8]}}          "
-			    "abcdefgh";
-
-static struct weight_group *published(const char *name)
-{
-	struct weight_group *g = stage(name);
-	int r;
-
-	weight_file_unref(
-		put(g, "model.safetensors", model, sizeof(model) - 1));
-	r = weight_group_publish(g, lineage, name, false, NULL, &why);
-	ck_assert_msg(r == 0, "%d: %s", r, why.data);
-	return g;
-}
+#include "weight_tree_fixture.h"
 
 START_TEST(what_was_staged_is_published_whole)
 {
@@ -151,7 +21,7 @@ START_TEST(what_was_staged_is_published_whole)
 		-ENOENT);
 	ck_assert_int_eq(weight_group_metadata(g, &m), 0);
 	ck_assert_int_eq(m->availability, WEIGHT_READY);
-	ck_assert_int_eq(m->residency, WEIGHT_COLD);
+	ck_assert_int_eq(m->residency, can_pin() ? WEIGHT_HOT : WEIGHT_COLD);
 	ck_assert_uint_eq(m->metadata_generation, 2);
 	ck_assert_uint_eq(m->manifest.payload_count, 1);
 	ck_assert_uint_eq(m->manifest.logical_bytes, sizeof(model) - 1);
@@ -245,16 +115,13 @@ START_TEST(an_open_handle_or_a_mapping_holds_off_the_removal)
 	struct weight_group *g = published("7");
 	struct weight_file *root = root_of(g);
 	struct weight_file *f = NULL;
-	char link[64];
 	void *map;
 	int fd, r;
 
 	ck_assert_int_eq(weight_file_lookup(root, "model.safetensors", &f), 0);
 	ck_assert_int_eq(weight_file_open(f, O_RDONLY, true), 0);
 	ck_assert_int_eq(weight_group_remove(g, 0, &why), -EBUSY);
-	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d",
-		       weight_file_fd(f));
-	fd = open(link, O_RDONLY | O_CLOEXEC);
+	fd = reopen_file(f, O_RDONLY);
 	map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
 	ck_assert_ptr_ne(map, MAP_FAILED);
 	(void)close(fd);
@@ -309,10 +176,8 @@ START_TEST(a_restart_finds_what_was_published_and_what_was_staged)
 	weight_file_unref(put(h, "note", "x", 1));
 	weight_group_unref(g);
 	weight_group_unref(h);
-	close_store();
-	open_store();
-	make_lineage();
-	ck_assert_int_eq(weight_dir_published(lineage, "7", &g), 0);
+	reopen_store();
+	g = find_published("7");
 	ck_assert_int_eq(weight_dir_staged(lineage, "8", &h), 0);
 	root = root_of(h);
 	ck_assert_int_eq(weight_file_lookup(root, "note", &f), 0);

@@ -110,6 +110,37 @@ def life(d, line, durable):
     d.stop()
 
 
+def is_full(kind, line):
+    """No write finds room, not even to the store's own files."""
+    revision = put(line, 3, FIRST)
+    ready(revision)
+    ballast = WORK / kind / "ballast"
+    stage = staging(line, 4, SECOND)
+    fd = os.open(ballast, os.O_WRONLY | os.O_CREAT, 0o600)
+    piece = os.urandom(1 << 20)
+    with contextlib.suppress(OSError):
+        while os.write(fd, piece):
+            pass
+    os.sync()
+    with contextlib.suppress(OSError):
+        os.write(fd, piece)
+        os.fsync(fd)
+    os.close(fd)
+    for _ in range(3):
+        with contextlib.suppress(OSError):
+            shutil.copy(SECOND / "model.safetensors", stage / "more")
+        with contextlib.suppress(OSError):
+            set_attr(revision, "residency", "cold")
+        with contextlib.suppress(OSError):
+            set_attr(revision, "scrub", "1")
+        same_tree(revision, FIRST)
+    ballast.unlink()
+    (stage / "more").unlink(missing_ok=True)
+    os.sync()
+    same_tree(publish(stage), SECOND)
+    same_tree(revision, FIRST)
+
+
 def on(kind):
     d = Daemon(store=WORK / kind / "store")
     in_memory = kind == "tmpfs"
@@ -125,7 +156,11 @@ def on(kind):
     print("#", kind + ":", *(f"{n} {line_of(n).split(',')[0]};" for n in
                              ["direct reads", "large folios",
                               "passthrough"]))
-    life(d, lineage(), durable=not in_memory)
+    line = lineage()
+    life(d, line, durable=not in_memory)
+    d.start()
+    is_full(kind, line)
+    d.stop()
 
 
 def without_leases():

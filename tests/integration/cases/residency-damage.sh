@@ -37,9 +37,13 @@ def damage(below, at=BAD):
         os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+# Whoever waits for what is damaged is told so.
+EITHER = "ready|.* are lost.*"
+
+
 def scrub(gen):
     set_attr(gen, "scrub", 1)
-    settle(gen)
+    settle(gen, EITHER)
     return attr(gen, "scrub")
 
 
@@ -111,12 +115,12 @@ def life(d, resource):
     # ---- Found by an open, since the file is another one now
     damage(below)
     only_that_range(gen)
-    settle(gen)
+    settle(gen, ".* are lost.*")
     degraded(gen)
     d.kill()
     d.restart()
     only_that_range(gen)
-    settle(gen)
+    settle(gen, ".* are lost.*")
     degraded(gen)
     mend(line, gen, 3)
 

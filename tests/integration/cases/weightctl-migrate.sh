@@ -103,7 +103,13 @@ d.stop()
 d.restart("memory=4M")
 says(ctl("migrate", gen, "hot", status=1), "memory")
 check(attr(gen, "residency") != "hot", "hot without memory")
-ctl("wait", gen, MNT)
+says(ctl("wait", gen, status=1), "memory")
+# It keeps nobody from what has nothing to do with it.
+ctl("wait", MNT)
+says(ctl("scrub", gen), "0 bad")
+says(ctl("repair", gen, f"config.json={SRC}/config.json"), "ready")
+says(ctl("put", "--durable", SRC, line / "9"), "durable")
+ctl("rm", line / "9")
 
 # ---- umount.weightfs waits until all is durable; a signal leaves it as it is
 run("sh", UMOUNT, MNT)

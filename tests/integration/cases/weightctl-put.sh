@@ -100,7 +100,9 @@ for argv, pattern in [
         ((WORK / "absent", line / "20"), "No such file"),
         (("/dev/null", line / "20"), "neither"),
         ((broken, line / "20"), r"model\.safetensors"),
-        ((SRC, MNT / "t" / "n" / "20"), "."),
+        ((SRC, MNT / "t" / "n" / "20"), "no lineage"),
+        ((MNT, line / "20"), "into itself"),
+        ((line, line / "20"), "into itself"),
 ]:
     said = ctl("put", *argv, status=1)
     says(said, "^weightctl: ", pattern)
@@ -114,7 +116,8 @@ os.unlink(SRC / "fifo")
 ctl("put", "--keep", broken, line / "20", status=1)
 equal(staged(), ["20"], "kept")
 same_tree(line / ".staging" / "20", broken)
-says(ctl("put", SRC, line / "20", status=1), "20")
+# Not the sentence of an earlier refusal
+says(ctl("put", SRC, line / "20", status=1), r"20: an import .* is there")
 equal(staged(), ["20"], "what another one staged")
 same_tree(line / ".staging" / "20", broken)
 shutil.rmtree(line / ".staging" / "20")
@@ -152,6 +155,17 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
 stage = interrupted(signal.SIGINT, "--keep")
 equal(staged(), ["30"], "kept")
 shutil.rmtree(stage)
+
+# Facts that can't be written are said to be lost.
+with open("/dev/full", "w") as full:
+    p = subprocess.run([CTL, "ls", line], stdout=full, stderr=subprocess.PIPE)
+equal(p.returncode, 1, "status")
+says(p.stderr.decode(), "standard output")
+
+# Where nothing gets durable, waiting for that is no success.
+says(ctl("put", "--durable", SRC / "config.json", line / "14", status=1),
+     "is published, and nothing makes it durable")
+equal(attr(line / "14", "availability"), "ready", "availability")
 
 # Nobody who reads what it says: it goes on, and cleans up.
 p = subprocess.Popen([CTL, "put", broken, line / "31"],

@@ -40,6 +40,20 @@ def tmpfs(name, size):
     return path
 
 
+def fill(path):
+    """Takes all the room of a filesystem, to the last block."""
+    with open(path, "wb", buffering=0) as f:
+        for size in [64 << 20, 1 << 20, BLOCK]:
+            with contextlib.suppress(OSError):
+                while True:
+                    os.posix_fallocate(f.fileno(), f.seek(0, os.SEEK_END), size)
+        with contextlib.suppress(OSError):
+            while True:
+                f.seek(0, os.SEEK_END)
+                f.write(bytes(BLOCK))
+    return path
+
+
 class Disk:
     """An ext4 of so many bytes in a file, mounted on $WORK/NAME."""
 
@@ -56,6 +70,8 @@ class Disk:
                    *mkfs, self.image, status=None)
         if said.strip():
             skip("no ext4: " + said.strip().splitlines()[-1])
+        with open(self.image, "r+b") as f:
+            os.posix_fallocate(f.fileno(), 0, size)
         said = run("mount", "-o", "loop,errors=continue", self.image, self.top,
                    status=None)
         if said.strip():
@@ -134,11 +150,27 @@ class Disk:
             page.close()
 
     def take_away(self, path):
-        """The image forgets the blocks of a file, and needs new ones."""
+        """The image forgets the blocks of a file, and needs new ones, for which
+        its filesystem has no room. Returns a function that makes some."""
+        ballast = []
         with open(self.image, "r+b") as f:
-            for _, at, length in self.extents(path):
-                # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
-                fallocate(f.fileno(), 3, at, length)
+            while not ballast or self._has_any(f, path):
+                for _, at, length in self.extents(path):
+                    # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+                    fallocate(f.fileno(), 3, at, length)
+                ballast.append(fill(self.image.with_name(
+                    f"ballast{len(ballast)}")))
+        return lambda: [b.unlink() for b in ballast]
+
+    def _has_any(self, image, path):
+        """Somebody may write while the room is being taken."""
+        for _, at, length in self.extents(path):
+            try:
+                if os.lseek(image.fileno(), at, os.SEEK_DATA) < at + length:
+                    return True
+            except OSError:
+                return False
+        return False
 
     # ---- Who lies where
 
@@ -168,19 +200,6 @@ class Disk:
             path.unlink()
         return plug
 
-    # ---- Filling it
-
-    def fill(self, name="ballast", keep=0):
-        """Takes all the room but so many bytes; the file that does."""
-        path = self.top / name
-        st = os.statvfs(self.top)
-        want = st.f_bavail * st.f_frsize - keep
-        with open(path, "wb", buffering=0) as f:
-            if want > 0:
-                os.posix_fallocate(f.fileno(), 0, want // BLOCK * BLOCK)
-            if not keep:
-                with contextlib.suppress(OSError):
-                    while True:
-                        f.seek(0, os.SEEK_END)
-                        f.write(bytes(BLOCK))
-        return path
+    def fill(self, name="ballast"):
+        """Takes all the room, to the last block; the file that does."""
+        return fill(self.top / name)
