@@ -7,7 +7,7 @@ import time
 
 from mounts import MIB, Failed, Mount, run
 from result import (PAIRS_MIN, PAIRS_SLOW, RANDOM_TOUCHES, Published, Result,
-                    cached_bytes, must_pass_through, pairs_of)
+                    cached_bytes, must_pass_through, pairs_of, remove)
 from world import quiet, timed
 
 SHARDS = 16
@@ -114,7 +114,7 @@ def row_b9(world):
         clean_memory(world, source)
         a = to_durable(source, mount, generation, ours)
         mount.settle(generation, "hot")
-        mount.remove(generation)
+        remove(mount, generation)
         clean_memory(world, source)
         result.pair(a, plain_to_disk(world, source, plain, limits))
         shutil.rmtree(plain)
@@ -149,7 +149,7 @@ def move_pairs(world, p, plain):
     warm = Result("B10", f"COLD to HOT, page cache warm: {text}",
                   "MADV_POPULATE_READ of the same", "≤ 1.1", goal_ratio=1.1)
     dropped = Result("B10", f"COLD to HOT, page cache dropped: {text}",
-                     "the disk, read in order past the cache", "≤ 1.1",
+                     "a read of the same from the disk, in order", "≤ 1.1",
                      goal_ratio=1.1)
 
     def to_cold():
@@ -165,7 +165,8 @@ def move_pairs(world, p, plain):
         world.reader("drop", *plain)
         world.warm(p.size)
         ours = p.to("hot")
-        dropped.pair(ours, world.reader("direct", *plain))
+        # Through the cache: read-ahead keeps more requests at the device.
+        dropped.pair(ours, sum(world.reader("read", path) for path in plain))
     synced = sync_seconds(world) * 1e3
     for result in (cold, warm):
         result.notes.append(f"an fdatasync of 4 KiB takes {synced:.2f} ms")
@@ -186,7 +187,7 @@ def undurable_pairs(world, source):
         rested = (timed(mount.wait, generation) +
                   timed(mount.publish, generation))
         ours = mount.migrate(generation, "cold")
-        mount.remove(generation)
+        remove(mount, generation)
         clean_memory(world, source)
         run("cp", "-r", source, plain)
         files = sorted(plain.iterdir())

@@ -13,7 +13,7 @@ import residency
 import start
 from mounts import MIB, Failed, Mount, run, write_safetensors
 from result import (PAIRS, PAIRS_MIN, PAIRS_SLOW, RANDOM_TOUCHES, Published,
-                    Result, must_pass_through, offsets, pairs_of)
+                    Result, must_pass_through, offsets, pairs_of, remove)
 from world import TENSOR_BYTES, quiet, timed
 
 OPENS = 5_000
@@ -239,7 +239,7 @@ def b8(world, shards):
         renames.append(timed(mount.publish, generation))
         where.append(mount.attribute(generation, "residency"))
         mount.settle(generation, "hot")
-        mount.remove(generation)
+        remove(mount, generation)
         return waits[-1] + renames[-1]
 
     for cp_ours, cp, rest, busy in copy_pairs(world, source, mount, publish):

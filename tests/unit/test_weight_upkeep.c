@@ -405,6 +405,36 @@ START_TEST(a_sync_is_no_proof_for_writethrough)
 }
 END_TEST
 
+/* A seal that is written late would make it look as if it had changed. */
+START_TEST(what_was_synced_while_it_was_staged_looks_as_it_did)
+{
+	auto_free unsigned char *bytes = large_model(LARGE, 1);
+	struct weight_file *files[20];
+	struct weight_group *g;
+
+	config.policy.preferred = WEIGHT_COLD;
+	reopen_store();
+	g = stage("7");
+	for (unsigned i = 0; i < ARRAY_LEN(files); i++) {
+		char name[32];
+
+		(void)snprintf(name, sizeof(name), "%u.bin", i);
+		files[i] = put(g, name, bytes, LARGE);
+		ck_assert_int_eq(weight_file_sync(files[i], false), 0);
+	}
+	publish(g, "7");
+	(void)usleep(300000);
+	metrics_reset();
+	for (unsigned i = 0; i < ARRAY_LEN(files); i++) {
+		ck_assert_int_eq(weight_file_open(files[i], O_RDONLY, true), 0);
+		weight_file_close(files[i], O_RDONLY);
+		weight_file_unref(files[i]);
+	}
+	ck_assert_uint_eq(metrics_get(METRIC_BYTES_HASHED), 0);
+	weight_group_unref(g);
+}
+END_TEST
+
 START_TEST(what_is_lost_of_many_files_is_said_in_short)
 {
 	char command[PATH_LEN * 4], at[PATH_LEN * 3];
@@ -470,6 +500,7 @@ Suite *suite(void)
 	tcase_add_test(t, a_scrub_that_goes_on_trusts_nothing_that_changed);
 	tcase_add_test(t, what_is_mended_is_read_as_a_whole);
 	tcase_add_test(t, a_sync_is_no_proof_for_writethrough);
+	tcase_add_test(t, what_was_synced_while_it_was_staged_looks_as_it_did);
 	tcase_add_test(t, what_is_lost_of_many_files_is_said_in_short);
 	suite_add_tcase(s, t);
 	return s;

@@ -41,10 +41,18 @@ run("sha256sum", "-c", "--strict", weights / "sha256sums", cwd=gen)
 sums = (weights / "sha256sums").read_text().splitlines()
 files = [p for p in SRC.rglob("*") if p.is_file() and not p.is_symlink()]
 equal(len(sums), len(files), "lines of sha256sums")
-# Each open reads its own text, at any offset and in any piece.
+# Each open reads its own text, in any piece, from its start to its end: with
+# its size of 0 it is a stream, which no sendfile takes for an empty file.
 with open(weights / "metadata.json", "rb", buffering=0) as f:
-    f.seek(10)
-    equal(f.read(20), (weights / "metadata.json").read_bytes()[10:30], "seek")
+    refused("ESPIPE", f.seek, 10)
+    equal(f.read(20), (weights / "metadata.json").read_bytes()[:20], "start")
+run("cp", weights / "metadata.json", WORK / "copied")
+equal((WORK / "copied").read_bytes(), (weights / "metadata.json").read_bytes(),
+      "cp of a text")
+with open(weights / "sha256sums", "rb", buffering=0) as g, \
+        open(WORK / "sent", "wb") as f:
+    # Who gets this reads instead; who got 0 would be done.
+    refused("EINVAL", os.sendfile, f.fileno(), g.fileno(), None, 1 << 20)
 with open(weights / "sha256sums", "rb", buffering=0) as f:
     equal(b"".join(iter(lambda: f.read(7), b"")),
           (weights / "sha256sums").read_bytes(), "in small pieces")
