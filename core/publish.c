@@ -361,15 +361,9 @@ static int write_all(int fd, const struct buf *text)
 	return 0;
 }
 
-/* Whether the store is to outlive the machine. */
-static bool is_kept(const struct weight_store *s)
-{
-	return s->config->durability != CONFIG_DURABILITY_NONE && !s->scratch;
-}
-
 static int write_manifest(struct weight_group *g, const struct buf *text)
 {
-	bool durable = is_kept(g->store);
+	bool durable = store_is_kept(g->store);
 	auto_fd int dir =
 		openat(g->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	auto_fd int fd = -1;
@@ -479,7 +473,7 @@ static void settle_pins(struct attempt *a, struct weight_publication *p)
 	p->residency = truth.residency;
 	p->observed_hot_ratio = truth.hot_ratio;
 	p->converges = p->policy.preferred == WEIGHT_HOT && s->can_pin;
-	p->durable = is_kept(s) &&
+	p->durable = store_is_kept(s) &&
 		     s->config->durability == CONFIG_DURABILITY_WRITETHROUGH;
 }
 
@@ -496,7 +490,7 @@ static int commit(struct attempt *a, const struct publish_result *result)
 	};
 	int r = write_manifest(g, &result->text);
 
-	if (r == 0 && is_kept(s))
+	if (r == 0 && store_is_kept(s))
 		r = tree_group_sync_places(g);
 	if (r < 0) {
 		(void)buf_printf(a->why, "its manifest can't be written: %s",

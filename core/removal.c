@@ -349,17 +349,28 @@ static int restore_lineage(struct weight_store *s,
 
 static int note_revisions(struct weight_store *s, struct map *known)
 {
+	cleanup(weight_metadata_free_cleanup) struct weight_metadata *last =
+		NULL;
 	struct wms_position at = { 0 };
 	struct weight_metadata *m = NULL;
 	int r;
 
 	while ((r = wms_revision_each(s->records, &at, &m)) == 0) {
+		bool same =
+			last && weight_lineage_equal(&last->identity.lineage,
+						     &m->identity.lineage);
+
 		wms_count_found(m);
 		if (m->availability != WEIGHT_DELETED)
 			r = note(known, &m->identity);
-		if (r == 0 && (m->availability == WEIGHT_READY ||
-			       m->availability == WEIGHT_DEGRADED))
+		/* Those of one lineage stand together: once for all. */
+		if (r == 0 && !same &&
+		    (m->availability == WEIGHT_READY ||
+		     m->availability == WEIGHT_DEGRADED)) {
 			r = restore_lineage(s, &m->identity);
+			weight_metadata_free(last);
+			last = take_ptr(m);
+		}
 		weight_metadata_free(m);
 		if (r < 0)
 			return r;

@@ -60,7 +60,7 @@ static void digest_done(void *arg, int r, struct chunk_list *list)
 	struct weight_store *s = f->store;
 	struct chunk_list *drop = list;
 	struct chunk_job *job;
-	bool sealing;
+	bool sealing, pin = false;
 
 	store_lock(s);
 	sealing = f->seal_wanted;
@@ -69,6 +69,7 @@ static void digest_done(void *arg, int r, struct chunk_list *list)
 		drop = f->chunks;
 		f->chunks = list;
 		f->chunks_version = f->version;
+		pin = tree_pin_expect_locked(f);
 	} else if (f->version == ctx->version && r != -ECANCELED) {
 		f->job_error = r;
 	} else if (f->writers == 0 && f->kept) {
@@ -82,7 +83,7 @@ static void digest_done(void *arg, int r, struct chunk_list *list)
 	if (job)
 		chunk_job_unref(job);
 	chunk_list_free(drop);
-	if (r == 0)
+	if (pin)
 		tree_pin_staged(f);
 	if (r == 0 && sealing)
 		sync_start(f);
@@ -176,6 +177,33 @@ struct sync_work {
 };
 
 /*
+ * A seal changes the times that a published file is known by, so publishing
+ * waits for it, and one that comes later is not written any more: only where
+ * the sync is waited for, too, it can come as late as that.
+ */
+static bool seal_begin(struct weight_file *f)
+{
+	enum weight_group_state state;
+	bool may;
+
+	store_lock(f->store);
+	state = f->group->state;
+	may = state == WEIGHT_GROUP_STAGED ||
+	      (state == WEIGHT_GROUP_PUBLISHING && must_sync(f->store));
+	f->sealing += may;
+	store_unlock(f->store);
+	return may;
+}
+
+static void seal_end(struct weight_file *f)
+{
+	store_lock(f->store);
+	f->sealing--;
+	(void)pthread_cond_broadcast(&f->group->changed);
+	store_unlock(f->store);
+}
+
+/*
  * The seal first, so that the same fsync makes both durable. A file from
  * before an unclean boot keeps its old seal: what it holds now is no proof of
  * what was written.
@@ -188,8 +216,10 @@ static int sync_and_seal(struct weight_file *f, const struct tree_seal *seal)
 
 	if (r < 0)
 		return r;
-	if (tree_seal_read(f, &old) == 0 && old.epoch == seal->epoch) {
-		r = tree_seal_write(fd, seal);
+	if (seal_begin(f)) {
+		if (tree_seal_read(f, &old) == 0 && old.epoch == seal->epoch)
+			r = tree_seal_write(fd, seal);
+		seal_end(f);
 		if (r < 0)
 			return r;
 	}
@@ -294,7 +324,7 @@ static int sync_published(struct weight_file *f, struct weight_group *g)
 	bool durable;
 	int r;
 
-	if (s->config->durability == CONFIG_DURABILITY_NONE || s->scratch)
+	if (!store_is_kept(s))
 		return 0;
 	r = wms_get(s->records, g->identity, &m);
 	if (r < 0)
@@ -459,7 +489,7 @@ static void need_of_locked(struct weight_file *f, uint64_t size,
 		if (f->job)
 			need->digested_bytes += chunk_job_bytes_done(f->job);
 	}
-	if (!is_synced(f))
+	if (!is_synced(f) || f->sealing > 0)
 		need->unsynced++;
 	if (f->pin_pending)
 		need->pinning++;
@@ -650,6 +680,9 @@ static int wait_lead(struct weight_group *g, const struct weight_waiter *waiter,
 		r = wait_for_look(g, &look, waiter, next_line_ms, why);
 	if (r == 0)
 		r = staging_sync_dirs(g, &look);
+	/* They don't change any more, so the rename needn't do it. */
+	if (r == 0 && store_is_kept(g->store))
+		r = tree_group_sync_places(g);
 	staging_look_release(&look);
 	return r;
 }

@@ -588,13 +588,25 @@ int tree_group_rmdir(struct weight_store *s, const char *hex)
 int tree_group_sync_places(struct weight_group *g)
 {
 	char prefix[] = { g->hex[0], g->hex[1], '\0' };
-	auto_fd int fd = openat(g->store->groups_fd, prefix,
-				O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	auto_fd int fd = -1;
+	bool synced;
+	int r;
 
+	store_lock(g->store);
+	synced = g->places_synced;
+	store_unlock(g->store);
+	if (synced)
+		return 0;
+	fd = openat(g->store->groups_fd, prefix,
+		    O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0 || fsync(fd) < 0 || fsync(g->store->groups_fd) < 0)
 		return -errno;
 	metrics_add(METRIC_FSYNCS, 2 + WEIGHT_TREE_LINEAGE_DEPTH + 1);
-	return tree_dir_sync(g->lineage);
+	r = tree_dir_sync(g->lineage);
+	store_lock(g->store);
+	g->places_synced = r == 0;
+	store_unlock(g->store);
+	return r;
 }
 
 /* The lineage may have been removed since the caller looked it up. */

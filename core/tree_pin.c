@@ -261,34 +261,45 @@ static bool has_room(struct weight_store *s, uint64_t bytes)
 	       stats.budget_bytes - stats.pinned_bytes >= bytes;
 }
 
+bool tree_pin_expect_locked(struct weight_file *f)
+{
+	if (f->pin_pending || f->store->config->policy.preferred != WEIGHT_HOT)
+		return false;
+	f->pin_pending = true;
+	return true;
+}
+
+/* Lock held. It goes on its way, or isn't any more. */
+static bool begin_staged_locked(struct weight_file *f, struct pin_work *w)
+{
+	f->pin_pending =
+		w && f->chunks && f->chunks_version == f->version &&
+		f->chunks->size > 0 && has_room(f->store, f->chunks->size) &&
+		is_there_locked(f) && !(f->pin && f->pin_version == f->version);
+	if (!f->pin_pending) {
+		(void)pthread_cond_broadcast(&f->group->changed);
+		return false;
+	}
+	w->version = f->version;
+	w->file = f;
+	f->refs++;
+	return true;
+}
+
 void tree_pin_staged(struct weight_file *f)
 {
 	struct weight_store *s = f->store;
-	struct pin_work *w;
+	struct pin_work *w = calloc(1, sizeof(*w));
 	bool due;
 
-	if (s->config->policy.preferred != WEIGHT_HOT)
-		return;
 	drop_stale(f); /* it takes the room that the new one needs */
-	w = calloc(1, sizeof(*w));
-	if (!w)
-		return;
 	store_lock(s);
-	due = f->chunks && f->chunks_version == f->version &&
-	      f->chunks->size > 0 && has_room(s, f->chunks->size) &&
-	      is_there_locked(f) && !f->pin_pending &&
-	      !(f->pin && f->pin_version == f->version);
-	w->version = f->version;
-	if (due) {
-		f->pin_pending = true;
-		f->refs++;
-	}
+	due = begin_staged_locked(f, w);
 	store_unlock(s);
 	if (!due) {
 		free(w);
 		return;
 	}
-	w->file = f;
 	w->work.run = pin_staged_run;
 	w->work.priority = WORK_BULK;
 	store_background_begin(s);

@@ -152,6 +152,7 @@ enum tree_trust {
 struct tree_damage {
 	struct list in_group;
 	size_t object;
+	struct stamp seen; /* how the file looked when that was found */
 	uint64_t size;
 	uint64_t chunk_size;
 	size_t chunks; /* in all */
@@ -186,6 +187,7 @@ struct weight_file {
 	uint64_t synced_version; /* on the disk as of this; 0 never */
 	bool syncing;
 	bool seal_wanted; /* somebody synced it before its digest was there */
+	unsigned sealing; /* how many are at that just now */
 	struct chunk_job *job;
 	int job_error; /* why the last job failed, negative, or 0 */
 
@@ -295,6 +297,7 @@ struct weight_group {
 	uint64_t tree_version;  /* [lock] goes up with every mutation */
 	uint64_t
 		tree_synced; /* [lock] directories durable as of this, plus 1 */
+	bool places_synced;  /* [lock] its name and those above are durable */
 	struct work *parked; /* [lock] to be run after an attempt */
 	struct buf error;    /* [lock] */
 
@@ -397,6 +400,12 @@ static inline void store_lock(struct weight_store *s)
 static inline void store_unlock(struct weight_store *s)
 {
 	(void)pthread_mutex_unlock(&s->lock);
+}
+
+/* Whether the store is to outlive the machine, and something waits for that. */
+static inline bool store_is_kept(const struct weight_store *s)
+{
+	return s->config->durability != CONFIG_DURABILITY_NONE && !s->scratch;
 }
 
 /* Waits on a condition of the store's for at most ms. Lock held. */
@@ -544,7 +553,13 @@ void tree_pin_put(struct weight_file *f);
 void tree_pin_drop(struct weight_file *f, bool drop);
 /* All files of a group. */
 void tree_group_unpin(struct weight_group *g, bool drop);
-/* At a close: pins a staged file in the background, as far as there is room. */
+/*
+ * At a close, with its digests: whether it is to be pinned. From then on it
+ * counts as on its way into memory, and tree_pin_staged() has to be called.
+ * Lock held.
+ */
+bool tree_pin_expect_locked(struct weight_file *f);
+/* Pins a staged file in the background, as far as there is room. */
 void tree_pin_staged(struct weight_file *f);
 /*
  * Before a publish: makes true what is believed of a file's pin. Returns

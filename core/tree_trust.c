@@ -262,8 +262,10 @@ void tree_trust_settle(struct weight_group *g, size_t object,
 	old = damage_of_locked(g, object);
 	if (old)
 		list_remove(&old->in_group);
-	if (bad)
+	if (bad) {
+		damage->seen = st ? stamp_of(st) : (struct stamp){ 0 };
 		list_add_tail(&g->damages, &damage->in_group);
+	}
 	/* The stamp of what is damaged says nothing, for the next start. */
 	if (g->stamps && object < g->stamps->count)
 		stamps_set(g->stamps, object, bad ? NULL : st);
@@ -536,16 +538,19 @@ bool tree_trust_is_complete(struct weight_group *g)
 static int compare_locked(struct weight_file *f, const struct stat *st)
 {
 	struct stamps *stamps = f->group->stamps;
+	const struct tree_damage *d = NULL;
 
 	if (f->object == TREE_NO_OBJECT &&
 	    stamps_find(stamps, f->key.ino, &f->object) < 0)
 		f->object = TREE_NO_OBJECT;
-	if (f->trust == TREE_DAMAGED || f->trust == TREE_FOREIGN)
+	if (f->trust == TREE_FOREIGN)
 		return 0;
-	if (f->object != TREE_NO_OBJECT &&
-	    damage_of_locked(f->group, f->object)) {
+	if (f->object != TREE_NO_OBJECT && !list_empty(&f->group->damages))
+		d = damage_of_locked(f->group, f->object);
+	if (d) {
 		f->trust = TREE_DAMAGED;
-		return 0;
+		/* What was whole of it may not be any more. */
+		return d->seen.known && !stamp_matches(&d->seen, st);
 	}
 	if (f->object != TREE_NO_OBJECT &&
 	    stamp_matches(&stamps->entries[f->object], st)) {

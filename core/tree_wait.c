@@ -515,7 +515,7 @@ int weight_group_sync(struct weight_group *group, uint64_t wait_ms,
 	int r;
 
 	/* Nothing waits for a disk where that was not wanted, or isn't one. */
-	if (s->config->durability == CONFIG_DURABILITY_NONE || s->scratch)
+	if (!store_is_kept(s))
 		return 0;
 	r = upkeep_want(group);
 	while (r == 0 && !is_durable(group)) {

@@ -23,6 +23,8 @@
 /* Between two looks for revisions that are due to be scrubbed. */
 #define SCRUB_LOOK_MS 3600000
 #define SCRUB_FIRST_LOOK_MS 60000
+/* More often than that where scrubs are wanted more often, but not than this. */
+#define SCRUB_LOOK_MS_MIN 10000
 #define SCAN_BATCH 256
 #define YIELD_MS 10
 /* Upkeeps keep directories open: so many of all descriptors, */
@@ -312,12 +314,16 @@ static void wish_facts(struct upkeep *u, struct upkeep_facts *f)
 	f->scrub = u->scrub;
 	f->turn_taken = s->upkeeper->turn && s->upkeeper->turn != u;
 	store_unlock(s);
-	f->pin_waits = is_later(u->pin_retry_ms);
+	/*
+	 * Write-back begins anew after other work. One that is longer than a
+	 * retry is away would never end.
+	 */
+	f->pin_waits = is_later(u->pin_retry_ms) ||
+		       (u->pin_retry_ms && u->doing == UPKEEP_WRITE_BACK);
 	f->write_back_waits = is_later(u->write_back_retry_ms);
 	f->check_waits = is_later(u->check_retry_ms);
 	f->can_pin = s->can_pin;
-	f->must_be_durable =
-		s->config->durability != CONFIG_DURABILITY_NONE && !s->scratch;
+	f->must_be_durable = store_is_kept(s);
 }
 
 static int gather(struct upkeep *u, struct weight_metadata **ret_m,
@@ -387,6 +393,8 @@ static void switch_to(struct upkeep *u, enum upkeep_action action)
 	u->phase = PHASE_SYNC;
 	u->names_checked = false;
 	u->left_granules = 0;
+	/* What is over in no time isn't told of on the way. */
+	u->saved_ms = clock_monotonic_ms();
 	upkeep_begin(u, 0, 0);
 }
 
@@ -640,6 +648,16 @@ static void resume_some(struct upkeeper *k)
 	}
 }
 
+/* After at most that long. */
+static void look_later(struct upkeeper *k, uint64_t ms)
+{
+	uint64_t every = k->store->config->scrub_every_ms;
+
+	if (every < SCRUB_LOOK_MS_MIN)
+		every = SCRUB_LOOK_MS_MIN;
+	k->look_ms = clock_monotonic_ms() + (ms < every ? ms : every);
+}
+
 static bool scrub_is_due(struct weight_store *s,
 			 const struct weight_metadata *m)
 {
@@ -673,7 +691,7 @@ static void look_for_scrubs(struct upkeeper *k)
 
 		if (r == -ENOENT) {
 			k->looking = false;
-			k->look_ms = clock_monotonic_ms() + SCRUB_LOOK_MS;
+			look_later(k, SCRUB_LOOK_MS);
 			return;
 		}
 		if (r < 0) {
@@ -764,7 +782,7 @@ int upkeep_start(struct weight_store *s)
 	int r;
 
 	k->resuming = true;
-	k->look_ms = clock_monotonic_ms() + SCRUB_FIRST_LOOK_MS;
+	look_later(k, SCRUB_FIRST_LOOK_MS);
 	r = -pthread_create(&k->thread, NULL, upkeep_main, k);
 	k->runs = r == 0;
 	return r;
@@ -906,90 +924,4 @@ uint64_t upkeep_oldest_ms(struct weight_store *s)
 	}
 	store_unlock(s);
 	return oldest;
-}
-
-static const struct {
-	const char *text;
-	bool bytes;
-} doings[] = {
-	[UPKEEP_NOTHING] = { "being looked at", false },
-	[UPKEEP_WAIT] = { "waiting", false },
-	[UPKEEP_RECORD] = { "being recorded", false },
-	[UPKEEP_VERIFY] = { "verifying", true },
-	[UPKEEP_REPAIR] = { "repairing", true },
-	[UPKEEP_PIN] = { "into memory", true },
-	[UPKEEP_UNPIN] = { "out of memory", true },
-	[UPKEEP_FINISH] = { "being recorded", false },
-	[UPKEEP_START_OPERATION] = { "being recorded", false },
-	[UPKEEP_WRITE_BACK] = { "writing back and reading it again", true },
-	[UPKEEP_SCRUB] = { "scrubbing", true },
-};
-
-struct look {
-	enum upkeep_action doing;
-	uint64_t operation_id, done, total, rate;
-	enum weight_residency target;
-	unsigned holders;
-};
-
-/* False: nothing is pending. Copies the reason why it is stuck. */
-static bool look(struct weight_group *g, struct look *ret, struct buf *stuck)
-{
-	struct upkeep *u;
-	uint64_t ms, done;
-
-	store_lock(g->store);
-	u = g->upkeep;
-	if (u) {
-		ms = clock_monotonic_ms() - u->begun_ms;
-		done = u->done_bytes + u->ahead_bytes;
-		*ret = (struct look){
-			.doing = u->doing,
-			.operation_id = u->operation_id,
-			.target = u->target,
-			.done = done < u->total_bytes ? done : u->total_bytes,
-			.total = u->total_bytes,
-			.holders = g->holders,
-		};
-		/* An estimate from next to nothing would be none. */
-		if (ms > 0 && done > u->begun_bytes &&
-		    done - u->begun_bytes >= u->total_bytes / 128)
-			ret->rate = (done - u->begun_bytes) * 1000 / ms;
-		if (u->stuck)
-			(void)buf_printf(stuck, "%s", u->stuck);
-	}
-	store_unlock(g->store);
-	return u != NULL;
-}
-
-int upkeep_line(struct weight_group *g, struct buf *ret)
-{
-	const double mib = 1024.0 * 1024.0;
-	cleanup(buf_release) struct buf stuck = BUF_INIT;
-	struct look seen;
-	int r = 0;
-
-	if (!look(g, &seen, &stuck))
-		return buf_printf(ret, "nothing is pending");
-	if (seen.operation_id)
-		r = buf_printf(ret, "operation %llu to %s: ",
-			       (unsigned long long)seen.operation_id,
-			       weight_residency_name(seen.target));
-	if (r == 0 && stuck.len > 0)
-		return buf_printf(ret, "%s", stuck.data);
-	if (r == 0 && seen.doing == UPKEEP_WAIT && seen.holders > 0)
-		return buf_printf(ret, "waiting for those who read it (%u)",
-				  seen.holders);
-	if (r == 0)
-		r = buf_printf(ret, "%s", doings[seen.doing].text);
-	if (r == 0 && doings[seen.doing].bytes && seen.total > 0)
-		r = buf_printf(ret, ", %.1f of %.1f MiB",
-			       (double)seen.done / mib,
-			       (double)seen.total / mib);
-	if (r == 0 && doings[seen.doing].bytes && seen.rate > 0)
-		r = buf_printf(ret, ", %.1f MiB/s, %llu s left",
-			       (double)seen.rate / mib,
-			       (unsigned long long)((seen.total - seen.done) /
-						    seen.rate));
-	return r;
 }

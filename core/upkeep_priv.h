@@ -6,6 +6,7 @@
  *	upkeep_residency.c	into memory and out of it
  *	upkeep_durable.c	to the device, and read back
  *	upkeep_check.c		verifying, repairing, scrubbing
+ *	upkeep_line.c		what people are told
  *
  * A group has an upkeep while something is pending for it. One piece of its
  * work runs at a time, on the tenders. What isn't marked [lock] belongs to that

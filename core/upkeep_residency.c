@@ -160,8 +160,16 @@ static bool has_room(struct upkeep *u, uint64_t bytes)
 static int no_room(struct upkeep *u, const struct weight_metadata *m,
 		   uint64_t bytes)
 {
+	cleanup(buf_release) struct buf status = BUF_INIT;
+	const char *bound = "option memory";
 	struct pins_stats stats;
 
+	/* "yes", and how much of it where that is less. */
+	(void)pins_status(u->g->store->pins, &status);
+	if (status.len > strlen("yes"))
+		bound = "RLIMIT_MEMLOCK; CAP_IPC_LOCK lifts it";
+	else if (u->g->store->config->headroom_bytes)
+		bound = "options memory, headroom";
 	pins_stats(u->g->store->pins, &stats);
 	if (stats.files >= stats.files_max)
 		return get_stuck(u, m, true,
@@ -171,14 +179,12 @@ static int no_room(struct upkeep *u, const struct weight_metadata *m,
 	return get_stuck(
 		u, m, true,
 		"there is no room in memory: %llu MiB are needed, %llu of "
-		"%llu MiB are taken (option%s)",
+		"%llu MiB are taken (%s)",
 		(unsigned long long)(bytes / MIB + 1),
 		(unsigned long long)((stats.pinned_bytes +
 				      u->g->store->config->headroom_bytes) /
 				     MIB),
-		(unsigned long long)(stats.budget_bytes / MIB),
-		u->g->store->config->headroom_bytes ? "s memory, headroom" :
-						      " memory");
+		(unsigned long long)(stats.budget_bytes / MIB), bound);
 }
 
 /* Before the first piece: does all of it fit? */

@@ -300,17 +300,28 @@ void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence,
 	call_submit(call);
 }
 
+/* What is damaged stays where it is, and what nobody vouches for. */
+static int check_copy(struct call *call, struct weight_file *from)
+{
+	int r = weight_file_open(from, O_RDONLY, call->may_wait);
+
+	if (r == -EWOULDBLOCK)
+		return CALL_AGAIN;
+	if (r < 0)
+		return r == -EINPROGRESS ? -EIO : r;
+	weight_file_close(from, O_RDONLY);
+	return weight_file_range_check(from, call->offset, call->size);
+}
+
 static int act_copy(struct call *call)
 {
 	struct node *from = call->other;
 	size_t copied = 0;
 	int r = 0;
 
-	/* What is damaged stays where it is. */
 	if (node_is_published(from))
-		r = weight_file_range_check(from->file, call->offset,
-					    call->size);
-	if (r < 0)
+		r = check_copy(call, from->file);
+	if (r != 0)
 		return r;
 	r = weight_file_copy_range(from->file, call->offset, call->node->file,
 				   call->new_offset, call->size, &copied);

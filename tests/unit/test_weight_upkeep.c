@@ -381,6 +381,32 @@ START_TEST(what_is_mended_is_read_as_a_whole)
 }
 END_TEST
 
+START_TEST(what_is_damaged_is_looked_at_again_when_it_changes)
+{
+	const uint64_t bad = 2 * (uint64_t)CHUNK_BYTES + 77;
+	struct weight_group *g;
+
+	config.policy.preferred = WEIGHT_COLD;
+	reopen_store();
+	g = published_large("7", LEN);
+	settle(g);
+	break_byte(g, bad);
+	ck_assert(serves(g, 5000));
+	ck_assert(!serves(g, bad));
+	break_byte(g, 5000);
+	ck_assert(!serves(g, 5000));
+	/* Somebody puts it right, bit by bit. */
+	break_byte(g, 5000);
+	ck_assert(serves(g, 5000));
+	break_byte(g, bad);
+	ck_assert(serves(g, bad));
+	metrics_reset();
+	ck_assert(serves(g, bad));
+	ck_assert_uint_eq(metrics_get(METRIC_BYTES_HASHED), 0);
+	weight_group_unref(g);
+}
+END_TEST
+
 START_TEST(a_sync_is_no_proof_for_writethrough)
 {
 	auto_free unsigned char *bytes = large_model(LARGE, 1);
@@ -499,6 +525,7 @@ Suite *suite(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, a_scrub_that_goes_on_trusts_nothing_that_changed);
 	tcase_add_test(t, what_is_mended_is_read_as_a_whole);
+	tcase_add_test(t, what_is_damaged_is_looked_at_again_when_it_changes);
 	tcase_add_test(t, a_sync_is_no_proof_for_writethrough);
 	tcase_add_test(t, what_was_synced_while_it_was_staged_looks_as_it_did);
 	tcase_add_test(t, what_is_lost_of_many_files_is_said_in_short);

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# Stores on ext4, xfs, btrfs and tmpfs, and where the kernel can't tell who has
-# a file open: each says what it can do, and nobody notices a difference.
+# Stores on ext4, xfs, btrfs and tmpfs, also full ones, and where the kernel can't
+# tell who has a file open: each says what it can do, and nobody notices a
+# difference.
 # MANUAL
 # SERIAL
 # TIMEOUT: 400
 need_root
 need losetup
 . "$TESTS/integration/tools/py.sh"
+expect_log 'No space left|ENOSPC'
 
 not_tried() { echo "# $1: not tried, $2"; }
 

@@ -153,6 +153,18 @@ def life(d, resource):
     os.close(fd)
     same_tree(gen, src)
 
+    # ---- Who copies it on inside of the mount, with a handle from before
+    fd = os.open(file, os.O_RDONLY)
+    stage = staging(line, 9)
+    out = os.open(stage / "copy", os.O_CREAT | os.O_WRONLY)
+    damage(below)
+    refused("EIO", os.copy_file_range, fd, out, 4096, BAD // 4096 * 4096, 0)
+    equal(os.fstat(out).st_size, 0, "nothing was copied")
+    os.close(out)
+    os.close(fd)
+    shutil.rmtree(stage)
+    mend(line, gen, 5)
+
     # ---- What is in memory is good, so the disk is mended from there
     move(gen, "hot")
     settle(gen)
