@@ -26,6 +26,8 @@
 #define TRIES_MAX 3
 #define NAMES_SHOWN_MAX 5
 #define SOURCES_MAX 16
+/* Longer than a tick of any kernel's clock. */
+#define TICK_MS 20
 
 /* ---- Opening ---- */
 
@@ -512,6 +514,20 @@ static int read_subject(struct subject *s)
 	return r < 0 ? r : compare_chunks(s, list);
 }
 
+/*
+ * Times of files go on in ticks. What changes after it was read has to look
+ * different, so the tick of the last change has to be over before.
+ */
+static void wait_for_tick(struct weight_store *s, const struct stat *st)
+{
+	uint64_t changed = (uint64_t)st->st_ctim.tv_sec * 1000 +
+			   (uint64_t)st->st_ctim.tv_nsec / 1000000;
+	uint64_t now = clock_realtime_ms();
+
+	if (now >= changed && now < changed + TICK_MS)
+		store_pause(s, changed + TICK_MS - now);
+}
+
 /* Once; -EAGAIN it changed meanwhile. */
 static int verify_once(const struct tree_check *check, size_t object)
 {
@@ -532,6 +548,7 @@ static int verify_once(const struct tree_check *check, size_t object)
 		return r;
 	if (fstat(s.fd, &before) < 0)
 		return -errno;
+	wait_for_tick(check->group->store, &before);
 	r = read_subject(&s);
 	if (r == 0)
 		r = look_at_end(&s, &after);

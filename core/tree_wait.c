@@ -200,6 +200,11 @@ int weight_group_migrate(struct weight_group *group,
 				      "no disk to move it to");
 		return -EPERM;
 	}
+	if (target == WEIGHT_HOT && !s->can_pin) {
+		(void)buf_printf(why, "memory can't be locked here: ");
+		(void)pins_status(s->pins, why);
+		return -EPERM;
+	}
 	/* One that waits for memory or for readers may never end by itself. */
 	store_lock(s);
 	request.supersedes = upkeep_may_give_way_locked(group);

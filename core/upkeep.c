@@ -40,6 +40,7 @@ struct upkeeper {
 	struct list waiting; /* [lock] upkeeps that don't run */
 	unsigned active;     /* [lock] */
 	unsigned running;    /* [lock] */
+	uint64_t freed;      /* [lock] goes up when memory is given back */
 	struct upkeep *turn; /* [lock] the one that takes memory */
 
 	bool resuming; /* [lock] not all is known of what has to be done */
@@ -130,6 +131,7 @@ void upkeep_poke_all(struct weight_store *s)
 	uint64_t now = clock_monotonic_ms();
 
 	store_lock(s);
+	s->upkeeper->freed++; /* for those that run */
 	for (struct list *at = s->upkeeper->waiting.next;
 	     at != &s->upkeeper->waiting; at = at->next) {
 		struct upkeep *u = container_of(at, struct upkeep, in_waiting);
@@ -499,6 +501,11 @@ static bool put_back_locked(struct upkeep *u, uint64_t due)
 	k->running--;
 	g->tending--;
 	(void)pthread_cond_broadcast(&g->changed);
+	/* Memory became free while this one was finding that there is none. */
+	if (u->no_memory && u->freed_seen != k->freed) {
+		u->pin_retry_ms = 0;
+		u->again = true;
+	}
 	if (u->again || (due != 0 && u->wants_turn && !k->turn))
 		due = clock_monotonic_ms();
 	u->again = false;
@@ -582,6 +589,7 @@ static void submit_locked(struct upkeeper *k, struct upkeep *u)
 		k->active++;
 	}
 	u->running = true;
+	u->freed_seen = k->freed;
 	k->running++;
 	u->g->tending++;
 	u->work.run = upkeep_run;

@@ -44,6 +44,7 @@ struct upkeep {
 	struct list in_waiting; /* [lock] while it doesn't run */
 	uint64_t due_ms;        /* [lock] monotonic */
 	bool running;           /* [lock] */
+	uint64_t freed_seen;    /* [lock] of the upkeeper, when it began to */
 	bool again;             /* [lock] asked for while it ran */
 	bool active;            /* [lock] counts as one of those in turn */
 	bool wants_turn;        /* [lock] waits for who takes memory now */
