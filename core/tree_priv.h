@@ -208,7 +208,8 @@ struct weight_file {
 
 	/* [lock] Of a published file. */
 	enum tree_trust trust;
-	size_t object; /* in the manifest, or TREE_NO_OBJECT */
+	uint64_t checks; /* begun */
+	size_t object;   /* in the manifest, or TREE_NO_OBJECT */
 
 	/* [lock] The keeper's. On its queue means one reference. */
 	struct list in_queue;

@@ -565,6 +565,7 @@ static int compare_locked(struct weight_file *f, const struct stat *st)
 struct trust_work {
 	struct work work;
 	struct weight_file *file; /* a reference; trust is TREE_CHECKING */
+	uint64_t number;          /* the next may begin before this has ended */
 };
 
 /* Which object it is, by the first of its names that is found. */
@@ -654,7 +655,7 @@ static void trust_run(struct work *work)
 	if (r < 0)
 		(void)log_debug(r, "verifying a file of '%s'", g->hex);
 	store_lock(s);
-	if (f->trust == TREE_CHECKING)
+	if (f->trust == TREE_CHECKING && f->checks == w->number)
 		f->trust = TREE_UNKNOWN;
 	(void)pthread_cond_broadcast(&g->changed);
 	store_unlock(s);
@@ -680,6 +681,7 @@ static int begin_check_locked(struct weight_file *f)
 	f->refs++;
 	s->background++;
 	w->file = f;
+	w->number = ++f->checks;
 	w->work.run = trust_run;
 	w->work.priority = WORK_SERVING;
 	workers_submit(s->tenders, &w->work);
