@@ -322,6 +322,7 @@ static void wish_facts(struct upkeep *u, struct upkeep_facts *f)
 	 */
 	f->pin_waits = is_later(u->pin_retry_ms) ||
 		       (u->pin_retry_ms && u->doing == UPKEEP_WRITE_BACK);
+	f->never_fits = u->never_fits;
 	f->write_back_waits = is_later(u->write_back_retry_ms);
 	f->check_waits = is_later(u->check_retry_ms);
 	f->can_pin = s->can_pin;

@@ -56,7 +56,13 @@ static enum upkeep_action decide_operation(const struct upkeep_facts *f)
 		return UPKEEP_FINISH;
 	if (f->turn_taken)
 		return UPKEEP_WAIT;
-	return f->pin_waits ? wait_truly(f) : UPKEEP_PIN;
+	if (!f->pin_waits)
+		return UPKEEP_PIN;
+	/* A part of it would only keep others out. */
+	if (f->never_fits && f->residency != WEIGHT_COLD && f->durable &&
+	    !f->held)
+		return UPKEEP_UNPIN;
+	return wait_truly(f);
 }
 
 /* Without an operation: a record of before a restart, or of a late pin. */

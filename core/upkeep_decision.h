@@ -56,6 +56,7 @@ struct upkeep_facts {
 	/* Until a retry is due. */
 	bool pin_waits;
 	bool turn_taken; /* another one is taking memory */
+	bool never_fits; /* it is larger than all that may be pinned */
 	bool write_back_waits;
 	bool check_waits;
 	bool can_pin; /* memory can be locked at all */

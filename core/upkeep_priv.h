@@ -61,6 +61,7 @@ struct upkeep {
 	uint64_t saved_ms;
 	unsigned failures;     /* in a row */
 	uint64_t pin_retry_ms; /* 0: now */
+	bool never_fits;       /* as was seen when there was no room */
 	uint64_t write_back_retry_ms;
 	bool write_back_failed; /* and the group's sentence says so */
 	bool round_failed;      /* and `stuck` says so */

@@ -176,6 +176,9 @@ static int no_room(struct upkeep *u, const struct weight_metadata *m,
 				 "%llu files are pinned, and no more may be; "
 				 "raise the daemon's limit of open files",
 				 (unsigned long long)stats.files);
+	u->never_fits =
+		u->content->bytes + u->g->store->config->headroom_bytes >
+		stats.budget_bytes;
 	return get_stuck(
 		u, m, true,
 		"there is no room in memory: %llu MiB are needed, %llu of "

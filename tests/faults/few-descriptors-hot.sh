@@ -61,7 +61,7 @@ wait_for(lambda: attr(gen, "scrub").endswith(", 0 bad"), "it is scrubbed", 60)
 move(gen, "cold")
 settle(gen)
 comes_to(gen, "cold")
-equal(metric("weightfs_pinned_files"), 0, "pinned files")
+wait_for(lambda: metric("weightfs_pinned_files") == 0, "no pinned files")
 
 # ---- None left at all, while there is work to do
 second = put(line, 2, small)

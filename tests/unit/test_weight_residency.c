@@ -84,6 +84,32 @@ START_TEST(a_publish_that_has_no_room_is_on_the_disk_until_there_is)
 }
 END_TEST
 
+START_TEST(what_can_never_fit_keeps_nothing_from_others)
+{
+	auto_free unsigned char *bytes = large_model(LARGE, 1);
+	struct weight_group *g;
+
+	if (!can_pin())
+		skip("no right to lock memory");
+	config.memory_bytes = LARGE / 2;
+	reopen_store();
+	g = stage("7");
+	weight_file_unref(put(g, "part.bin", bytes, LARGE / 4));
+	weight_file_unref(put(g, "model.safetensors", bytes, LARGE));
+	ck_assert_int_eq(weight_group_wait(g, NULL, &why), 0);
+	publish(g, "7");
+	assert_no_room(g);
+	wait_until(residence_of(g).residency == WEIGHT_COLD);
+	assert_no_room(g);
+	weight_group_unref(g);
+	/* What fits has all of the room. */
+	g = published_large("8", LARGE / 4);
+	settle(g);
+	assert_residency(g, WEIGHT_HOT);
+	weight_group_unref(g);
+}
+END_TEST
+
 START_TEST(headroom_is_left_for_copying_in)
 {
 	struct weight_group *g;
@@ -674,6 +700,7 @@ Suite *suite(void)
 	tcase_add_test(t, a_policy_of_cold_pins_nothing);
 	tcase_add_test(
 		t, a_publish_that_has_no_room_is_on_the_disk_until_there_is);
+	tcase_add_test(t, what_can_never_fit_keeps_nothing_from_others);
 	tcase_add_test(t, headroom_is_left_for_copying_in);
 	tcase_add_test(t, a_staged_tree_that_rests_gives_way);
 	tcase_add_test(t, room_that_one_leaves_is_taken_by_who_waits_for_it);
