@@ -29,7 +29,7 @@ flip() {
 has_scrub() { attr_of "$L/1" scrub >/dev/null 2>&1; }
 
 scrub() {
-	setfattr -n user.weights.scrub -v 1 "$L/1" || fail "cannot scrub"
+	/bin/setfattr -n user.weights.scrub -v 1 "$L/1" || fail "cannot scrub"
 	wait_for_all 1
 }
 
@@ -60,7 +60,7 @@ check_degraded() {
 check_repair() {
 	mkdir -p "$L/.staging/90"
 	cp -r /ref/1/. "$L/.staging/90/"
-	setfattr -n user.weights.repair -v 1 "$L/1" || fail "cannot repair"
+	/bin/setfattr -n user.weights.repair -v 1 "$L/1" || fail "cannot repair"
 	wait_for_all 1
 	must_be ready "repaired"
 	must_be_equal "repaired"

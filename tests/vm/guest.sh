@@ -41,7 +41,8 @@ wait_for() {
 	done
 }
 
-attr_of() { getfattr --absolute-names --only-values -n "user.weights.$2" "$1"; }
+# By their paths: newer busybox has smaller ones of its own, and prefers them.
+attr_of() { /bin/getfattr --absolute-names --only-values -n "user.weights.$2" "$1"; }
 
 # ---- The daemon ----
 
@@ -143,7 +144,7 @@ scenario() {
 	must_be_durable 1
 	notice
 	# An operation that is running, and its record.
-	setfattr -n user.weights.residency -v cold "$L/1" 2>/dev/null &&
+	/bin/setfattr -n user.weights.residency -v cold "$L/1" 2>/dev/null &&
 		mark cold:1
 
 	# While this one is written back, more is written.
@@ -166,7 +167,7 @@ scenario() {
 	must_be_durable 5
 	notice
 	mark removing:5
-	setfattr -n user.weights.remove -v 5 "$L/5" || die "cannot remove"
+	/bin/setfattr -n user.weights.remove -v 5 "$L/5" || die "cannot remove"
 	mark removed:5
 
 	copy 6
