@@ -395,12 +395,6 @@ static void look_again_locked(struct weight_file *f)
 	}
 }
 
-/* The probe couldn't be made for want of something, so it says nothing. */
-static bool is_short(int r)
-{
-	return r == -EMFILE || r == -ENFILE || r == -ENOMEM;
-}
-
 /*
  * A mapping that was there when the file was closed. readers may have come
  * back meanwhile; then its own close will ask again.
@@ -765,12 +759,10 @@ static int settle_files(struct weight_group *g)
  */
 static void settle_lease(struct weight_store *s, const struct weight_lease *l)
 {
-	cleanup(weight_dir_unref_cleanup) struct weight_dir *lineage = NULL;
 	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
 	uint64_t id, expires;
 
-	if (tree_lineage_find(s, &l->identity.lineage, false, &lineage) < 0 ||
-	    tree_group_find(s, &l->identity, lineage, &g) < 0) {
+	if (tree_group_of(s, &l->identity, &g) < 0) {
 		(void)wms_lease_release(s->records, l->identity.lineage.tenant,
 					l->lease_id);
 		return;

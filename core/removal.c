@@ -202,12 +202,6 @@ static int check_handles(struct weight_group *g)
 	}
 }
 
-/* Nothing was found out, for want of something. */
-static bool is_short(int r)
-{
-	return r == -ENOMEM || r == -EMFILE || r == -ENFILE;
-}
-
 static int check_mappings(struct weight_group *g, struct buf *why)
 {
 	struct staging_look look = { 0 };

@@ -105,8 +105,8 @@ static int group_init(struct weight_group *g, struct weight_store *s,
 	list_init(&g->in_leased);
 	list_init(&g->in_cached);
 	list_init(&g->damages);
-	if ((r = store_cond_init(&g->changed)) < 0 ||
-	    (r = store_cond_init(&g->wait_over)) < 0)
+	if ((r = clock_cond_init(&g->changed)) < 0 ||
+	    (r = clock_cond_init(&g->wait_over)) < 0)
 		return r;
 	g->lineage = weight_dir_ref(lineage);
 	if ((r = weight_identity_copy(id, &g->identity)) < 0 ||
@@ -210,6 +210,15 @@ int tree_group_find(struct weight_store *s, const struct weight_identity *id,
 		r = tree_group_new(s, id, lineage, state, ret);
 	(void)pthread_mutex_unlock(&s->namespace_lock);
 	return r;
+}
+
+int tree_group_of(struct weight_store *s, const struct weight_identity *id,
+		  struct weight_group **ret)
+{
+	cleanup(weight_dir_unref_cleanup) struct weight_dir *lineage = NULL;
+	int r = tree_lineage_find(s, &id->lineage, false, &lineage);
+
+	return r < 0 ? r : tree_group_find(s, id, lineage, ret);
 }
 
 /* Parses a generation's name; what is none can't be there. */

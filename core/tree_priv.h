@@ -409,10 +409,15 @@ static inline bool store_is_kept(const struct weight_store *s)
 	return s->config->durability != CONFIG_DURABILITY_NONE && !s->scratch;
 }
 
+/* Something was not found out, only for want of memory or descriptors. */
+static inline bool is_short(int r)
+{
+	return r == -ENOMEM || r == -EMFILE || r == -ENFILE;
+}
+
 /* Waits on a condition of the store's for at most ms. Lock held. */
 void store_wait_locked(struct weight_store *s, pthread_cond_t *cond,
 		       uint64_t ms);
-int store_cond_init(pthread_cond_t *cond);
 
 /* Keeps the store open while something runs in the background. */
 void store_background_begin(struct weight_store *s);
@@ -423,6 +428,8 @@ size_t tree_descriptors(unsigned share);
 
 /* Sleeps until ms passed or the store is stopping. */
 void store_pause(struct weight_store *s, uint64_t ms);
+/* Counts bytes that were moved just now, and pauses as the pace says. */
+void store_pace(struct weight_store *s, struct pace *pace, uint64_t bytes);
 
 /* ---- tree_dir.c ---- */
 
@@ -443,6 +450,9 @@ int tree_dir_path(struct weight_dir *dir, struct buf *ret);
 /* The group of an identity in the state the records say. -ENOENT. */
 int tree_group_find(struct weight_store *s, const struct weight_identity *id,
 		    struct weight_dir *lineage, struct weight_group **ret);
+/* The same, of which no directory is known. Never makes one. */
+int tree_group_of(struct weight_store *s, const struct weight_identity *id,
+		  struct weight_group **ret);
 int tree_group_new(struct weight_store *s, const struct weight_identity *id,
 		   struct weight_dir *lineage, enum weight_group_state state,
 		   struct weight_group **ret);

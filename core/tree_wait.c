@@ -253,15 +253,6 @@ static int operation_get(struct weight_store *s, uint64_t id,
 	return 0;
 }
 
-static int find_group(struct weight_store *s, const struct weight_identity *id,
-		      struct weight_group **ret)
-{
-	cleanup(weight_dir_unref_cleanup) struct weight_dir *lineage = NULL;
-	int r = tree_lineage_find(s, &id->lineage, false, &lineage);
-
-	return r < 0 ? r : tree_group_find(s, id, lineage, ret);
-}
-
 /* What a running one has done since its record was written. */
 static void overlay(struct weight_store *s, struct weight_operation *op)
 {
@@ -269,7 +260,7 @@ static void overlay(struct weight_store *s, struct weight_operation *op)
 	uint64_t bytes, units;
 
 	if (weight_operation_is_over(op) ||
-	    find_group(s, &op->identity, &g) < 0 ||
+	    tree_group_of(s, &op->identity, &g) < 0 ||
 	    !upkeep_progress(g, op->operation_id, &bytes, &units))
 		return;
 	if (bytes > op->processed_bytes)
@@ -372,7 +363,7 @@ int weight_tree_operation_stat(struct weight_store *store, uint64_t id,
 
 	if (r < 0)
 		return r;
-	if (find_group(store, &op->identity, &g) == 0 &&
+	if (tree_group_of(store, &op->identity, &g) == 0 &&
 	    fstatat(g->files_fd, "", &root, AT_EMPTY_PATH) == 0) {
 		st.st_uid = root.st_uid;
 		st.st_gid = root.st_gid;

@@ -73,6 +73,17 @@ static void upkeep_delete(struct upkeep *u)
 	free(u);
 }
 
+void upkeep_poke_locked(struct weight_group *g)
+{
+	struct upkeep *u = g->upkeep;
+
+	if (!u)
+		return;
+	u->due_ms = clock_monotonic_ms();
+	u->again = u->running;
+	(void)pthread_cond_signal(&g->store->upkeeper->wakes);
+}
+
 int upkeep_ask(struct weight_group *g, bool repair, bool scrub)
 {
 	struct weight_store *s = g->store;
@@ -99,9 +110,7 @@ int upkeep_ask(struct weight_group *g, bool repair, bool scrub)
 		/* With the lock still held: what has nothing to do is over soon. */
 		u->repair |= repair;
 		u->scrub |= scrub;
-		u->due_ms = clock_monotonic_ms();
-		u->again = u->running;
-		(void)pthread_cond_signal(&s->upkeeper->wakes);
+		upkeep_poke_locked(g);
 	}
 	store_unlock(s);
 	free(fresh);
@@ -113,17 +122,6 @@ int upkeep_want(struct weight_group *g)
 	int r = upkeep_ask(g, false, false);
 
 	return r == -ENOENT ? 0 : r;
-}
-
-void upkeep_poke_locked(struct weight_group *g)
-{
-	struct upkeep *u = g->upkeep;
-
-	if (!u)
-		return;
-	u->due_ms = clock_monotonic_ms();
-	u->again = u->running;
-	(void)pthread_cond_signal(&g->store->upkeeper->wakes);
 }
 
 void upkeep_poke_all(struct weight_store *s)
@@ -158,6 +156,12 @@ bool upkeep_yield(struct weight_group *g, uint64_t ms)
 	return free;
 }
 
+static bool may_run_locked(struct upkeep *u)
+{
+	return !u->g->store->stopping && !u->g->removing &&
+	       u->g->state == WEIGHT_GROUP_PUBLISHED;
+}
+
 bool upkeep_go_on(void *arg, uint64_t bytes)
 {
 	struct upkeep *u = arg;
@@ -167,8 +171,7 @@ bool upkeep_go_on(void *arg, uint64_t bytes)
 	store_lock(g->store);
 	u->done_bytes += bytes;
 	u->ahead_bytes -= bytes < u->ahead_bytes ? bytes : u->ahead_bytes;
-	on = !g->store->stopping && !g->removing &&
-	     g->state == WEIGHT_GROUP_PUBLISHED;
+	on = may_run_locked(u);
 	store_unlock(g->store);
 	return on;
 }
@@ -486,12 +489,6 @@ static uint64_t round_once(struct upkeep *u)
 	return clock_monotonic_ms() + UPKEEP_RETRY_MS_MIN;
 }
 
-static bool may_run_locked(struct upkeep *u)
-{
-	return !u->g->store->stopping && !u->g->removing &&
-	       u->g->state == WEIGHT_GROUP_PUBLISHED;
-}
-
 /* Puts it back among those who wait, or ends it. Lock held. */
 static bool put_back_locked(struct upkeep *u, uint64_t due)
 {
@@ -606,20 +603,15 @@ static bool needs_upkeep(const struct weight_store *s,
 	    m->availability != WEIGHT_DEGRADED)
 		return false;
 	return m->availability == WEIGHT_DEGRADED || m->operation_id != 0 ||
-	       m->residency != WEIGHT_COLD ||
-	       (!m->durable && !s->scratch &&
-		s->config->durability != CONFIG_DURABILITY_NONE);
+	       m->residency != WEIGHT_COLD || (!m->durable && store_is_kept(s));
 }
 
 static int want_identity(struct weight_store *s,
 			 const struct weight_identity *id, bool scrub)
 {
-	cleanup(weight_dir_unref_cleanup) struct weight_dir *lineage = NULL;
 	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
-	int r = tree_lineage_find(s, &id->lineage, false, &lineage);
+	int r = tree_group_of(s, id, &g);
 
-	if (r == 0)
-		r = tree_group_find(s, id, lineage, &g);
 	if (r < 0)
 		return r;
 	return scrub ? weight_group_scrub(g, NULL) : upkeep_want(g);
@@ -670,16 +662,13 @@ static void look_later(struct upkeeper *k, uint64_t ms)
 static bool scrub_is_due(struct weight_store *s,
 			 const struct weight_metadata *m)
 {
-	cleanup(weight_dir_unref_cleanup) struct weight_dir *lineage = NULL;
 	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
 	uint64_t last, now = clock_realtime_ms();
 	bool unfinished;
 
 	if ((m->availability != WEIGHT_READY &&
 	     m->availability != WEIGHT_DEGRADED) ||
-	    tree_lineage_find(s, &m->identity.lineage, false, &lineage) < 0 ||
-	    tree_group_find(s, &m->identity, lineage, &g) < 0 ||
-	    tree_stamps_load(g) < 0)
+	    tree_group_of(s, &m->identity, &g) < 0 || tree_stamps_load(g) < 0)
 		return false;
 	store_lock(s);
 	last = g->stamps->scrub_ended_ms;
@@ -804,7 +793,7 @@ int upkeep_new(struct weight_store *s)
 
 	if (!k)
 		return -ENOMEM;
-	r = store_cond_init(&k->wakes);
+	r = clock_cond_init(&k->wakes);
 	if (r < 0) {
 		free(k);
 		return r;

@@ -72,7 +72,6 @@ static int write_out(struct upkeep *u, int fd, uint64_t size)
 	for (uint64_t at = 0; at < size; at += SLICE_BYTES) {
 		uint64_t len =
 			size - at < SLICE_BYTES ? size - at : SLICE_BYTES;
-		uint64_t pause = 0;
 
 		r = write_slice(fd, at, len);
 		if (r < 0)
@@ -80,10 +79,7 @@ static int write_out(struct upkeep *u, int fd, uint64_t size)
 		if (!upkeep_go_on(u, len))
 			return -ECANCELED;
 		if (io_pace(u))
-			pause = pace_take(io_pace(u), len,
-					  clock_monotonic_ms());
-		if (pause)
-			store_pause(u->g->store, pause);
+			store_pace(u->g->store, io_pace(u), len);
 	}
 	return 0;
 }
@@ -122,8 +118,8 @@ static int sync_round(struct upkeep *u)
 	uint64_t start = u->done_bytes;
 	size_t files = 0;
 
-	while (u->at < u->content->count && files < UPKEEP_ROUND_FILES &&
-	       u->done_bytes - start < UPKEEP_ROUND_BYTES) {
+	while (u->at < u->content->count &&
+	       upkeep_round_lasts(u, start, files)) {
 		const struct tree_object *o = &u->content->objects[u->at];
 		int r = sync_what_is_there(u, o);
 
@@ -175,8 +171,8 @@ static int read_back_round(struct upkeep *u)
 	uint64_t start = u->done_bytes;
 	size_t files = 0;
 
-	while (u->at < u->content->count && files < UPKEEP_ROUND_FILES &&
-	       u->done_bytes - start < UPKEEP_ROUND_BYTES) {
+	while (u->at < u->content->count &&
+	       upkeep_round_lasts(u, start, files)) {
 		const struct tree_object *o = &u->content->objects[u->at];
 		int r = tree_verify_object(&check, u->at);
 

@@ -98,6 +98,14 @@ int upkeep_ask(struct weight_group *g, bool repair, bool scrub);
 /* Whether the round may go on; bytes more are done. For tree_check. */
 bool upkeep_go_on(void *arg, uint64_t bytes);
 
+/* Whether there is room for one more file in a round that began at start. */
+static inline bool upkeep_round_lasts(const struct upkeep *u, uint64_t start,
+				      size_t files)
+{
+	return files < UPKEEP_ROUND_FILES &&
+	       u->done_bytes - start < UPKEEP_ROUND_BYTES;
+}
+
 /* This kind of work begins anew, with as much to do. */
 void upkeep_begin(struct upkeep *u, uint64_t done, uint64_t total);
 

@@ -121,7 +121,6 @@ static int pin_progress(void *arg, uint64_t bytes)
 {
 	struct pinning *p = arg;
 	struct weight_store *s = p->file->store;
-	uint64_t pause = 0;
 	bool goes;
 
 	if (!upkeep_go_on(p->u, bytes))
@@ -131,9 +130,7 @@ static int pin_progress(void *arg, uint64_t bytes)
 	store_unlock(s);
 	if (goes)
 		return -ECANCELED;
-	pause = pace_take(s->pace, newly_read(p, bytes), clock_monotonic_ms());
-	if (pause)
-		store_pause(s, pause);
+	store_pace(s, s->pace, newly_read(p, bytes));
 	return 0;
 }
 
@@ -414,8 +411,8 @@ int upkeep_pin(struct upkeep *u, const struct weight_metadata *m)
 			return r < 0 ? r : 0;
 	}
 	start = u->done_bytes;
-	while (u->at < u->content->count && files < UPKEEP_ROUND_FILES &&
-	       u->done_bytes - start < UPKEEP_ROUND_BYTES) {
+	while (u->at < u->content->count &&
+	       upkeep_round_lasts(u, start, files)) {
 		r = pin_object(u);
 		if (r < 0)
 			return r == -ECANCELED ? r : pin_failed(u, m, r);

@@ -42,11 +42,6 @@
 
 /* ---- Conditions ---- */
 
-int store_cond_init(pthread_cond_t *cond)
-{
-	return clock_cond_init(cond);
-}
-
 void store_wait_locked(struct weight_store *s, pthread_cond_t *cond,
 		       uint64_t ms)
 {
@@ -78,6 +73,14 @@ void store_pause(struct weight_store *s, uint64_t ms)
 	while (!s->stopping && (now = clock_monotonic_ms()) < end)
 		store_wait_locked(s, &s->quiet, end - now);
 	store_unlock(s);
+}
+
+void store_pace(struct weight_store *s, struct pace *pace, uint64_t bytes)
+{
+	uint64_t pause = pace_take(pace, bytes, clock_monotonic_ms());
+
+	if (pause)
+		store_pause(s, pause);
 }
 
 /* ---- Opening ---- */
@@ -354,8 +357,8 @@ static int store_init(struct weight_store *s, const struct config *config)
 	(void)pthread_mutex_init(&s->stamps_lock, NULL);
 	(void)pthread_mutex_init(&s->lock, NULL);
 	name_holder(s);
-	if ((r = store_cond_init(&s->keeper_wakes)) < 0 ||
-	    (r = store_cond_init(&s->quiet)) < 0)
+	if ((r = clock_cond_init(&s->keeper_wakes)) < 0 ||
+	    (r = clock_cond_init(&s->quiet)) < 0)
 		return r;
 	return holders_init();
 }
@@ -720,13 +723,10 @@ int weight_remove(struct weight_store *store,
 		  const struct weight_identity *identity,
 		  uint64_t expected_metadata_generation, struct buf *why)
 {
-	cleanup(weight_dir_unref_cleanup) struct weight_dir *lineage = NULL;
 	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
-	int r;
+	int r = tree_group_of(store, identity, &g);
 
-	if ((r = tree_lineage_find(store, &identity->lineage, false,
-				   &lineage)) < 0 ||
-	    (r = tree_group_find(store, identity, lineage, &g)) < 0)
+	if (r < 0)
 		return r;
 	if (weight_group_state(g) != WEIGHT_GROUP_PUBLISHED)
 		return -EINPROGRESS;
