@@ -64,6 +64,18 @@ struct subject {
 	bool mended;
 };
 
+static struct subject subject_of(const struct tree_check *check, size_t object)
+{
+	return (struct subject){
+		.check = check,
+		.object = &check->content->objects[object],
+		.index = object,
+		.fd = -1,
+		.device_fd = -1,
+		.write_fd = -1,
+	};
+}
+
 static void subject_release(struct subject *s)
 {
 	if (s->fd >= 0)
@@ -413,15 +425,19 @@ static int digest_all(struct subject *s, struct chunk_list **ret)
 
 static int step_on(const struct tree_check *check, uint64_t bytes)
 {
-	struct weight_store *s = check->group->store;
-	uint64_t pause = 0;
-
 	if (check->pace)
-		pause = pace_take(check->pace, bytes, clock_monotonic_ms());
-	if (pause)
-		store_pause(s, pause);
+		store_pace(check->group->store, check->pace, bytes);
 	return !check->go_on || check->go_on(check->arg, bytes) ? 0 :
 								  -ECANCELED;
+}
+
+static void note_mended(struct subject *s, size_t i)
+{
+	step("repair: written");
+	s->mended = true;
+	metrics_add(METRIC_MENDED_CHUNKS, 1);
+	if (s->damage)
+		tree_damage_remove(s->damage, i);
 }
 
 /* Looks at one chunk everywhere, and mends it or counts it as lost. */
@@ -442,15 +458,9 @@ static int check_chunk(struct subject *s, size_t i)
 		if (r == 0)
 			r = chunk_mend(&t, i, s->write_fd, -1);
 		if (r == 0) {
-			step("repair: written");
-			s->mended = true;
-			metrics_add(METRIC_MENDED_CHUNKS, 1);
-			if (s->damage)
-				tree_damage_remove(s->damage, i);
+			note_mended(s, i);
 			return 0;
 		}
-		if (r != -ENODATA && r != -EIO && r != -ENOSPC)
-			return r;
 		/* The device doesn't take it yet; it isn't lost while it is
 		 * in memory. */
 		if (verdict == CHUNK_BAD_ON_DEVICE && s->check->device &&
@@ -497,8 +507,7 @@ static bool same_times(const struct stat *a, const struct stat *b)
 /* A failure that isn't one of ours: devices have several. */
 static bool is_of_the_device(int r)
 {
-	return r < 0 && r != -ECANCELED && r != -EBUSY && r != -ENOMEM &&
-	       r != -EMFILE && r != -ENFILE;
+	return r < 0 && r != -ECANCELED && r != -EBUSY && !is_short(r);
 }
 
 static int read_subject(struct subject *s)
@@ -531,14 +540,7 @@ static void wait_for_tick(struct weight_store *s, const struct stat *st)
 /* Once; -EAGAIN it changed meanwhile. */
 static int verify_once(const struct tree_check *check, size_t object)
 {
-	cleanup(subject_release) struct subject s = {
-		.check = check,
-		.object = &check->content->objects[object],
-		.index = object,
-		.fd = -1,
-		.device_fd = -1,
-		.write_fd = -1,
-	};
+	cleanup(subject_release) struct subject s = subject_of(check, object);
 	struct stat before, after;
 	int r = subject_open(&s);
 
@@ -641,14 +643,7 @@ static int settle_scrubbed(struct subject *s, const struct scrubbed *b)
 int tree_scrub_object(const struct tree_check *check, size_t object,
 		      size_t first, uint64_t bytes, size_t *ret_next)
 {
-	cleanup(subject_release) struct subject s = {
-		.check = check,
-		.object = &check->content->objects[object],
-		.index = object,
-		.fd = -1,
-		.device_fd = -1,
-		.write_fd = -1,
-	};
+	cleanup(subject_release) struct subject s = subject_of(check, object);
 	struct scrubbed b = { .lost = false };
 	int r = tree_damage_copy(check->group, object, &s.damage);
 
@@ -720,28 +715,17 @@ static int repair_chunk(struct subject *s, const struct sources *src, size_t i)
 		r = writable(s);
 		if (r == 0)
 			r = chunk_mend(&t, i, s->write_fd, src->fds[k]);
-		if (r == 0) {
-			step("repair: written");
-			tree_damage_remove(s->damage, i);
-			metrics_add(METRIC_MENDED_CHUNKS, 1);
-			s->mended = true;
-		} else if (r == -ENODATA) {
+		if (r == 0)
+			note_mended(s, i);
+		else if (r == -ENODATA)
 			r = 0;
-		}
 	}
 	return r;
 }
 
 int tree_repair_object(const struct tree_check *check, size_t object)
 {
-	cleanup(subject_release) struct subject s = {
-		.check = check,
-		.object = &check->content->objects[object],
-		.index = object,
-		.fd = -1,
-		.device_fd = -1,
-		.write_fd = -1,
-	};
+	cleanup(subject_release) struct subject s = subject_of(check, object);
 	cleanup(sources_release) struct sources src = { .count = 0 };
 	struct stat st;
 	int r = tree_damage_copy(check->group, object, &s.damage);
