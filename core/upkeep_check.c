@@ -65,8 +65,8 @@ static int round_of(struct upkeep *u, const struct tree_check *check,
 	size_t files = 0;
 	int r = 0;
 
-	while (u->at < u->content->count && files < UPKEEP_ROUND_FILES &&
-	       u->done_bytes - start < UPKEEP_ROUND_BYTES && r == 0) {
+	while (u->at < u->content->count && r == 0 &&
+	       upkeep_round_lasts(u, start, files)) {
 		if (!suspects_only || is_suspect(u->g, u->at)) {
 			r = each(check, u->at);
 			files++;
@@ -164,29 +164,41 @@ int upkeep_repair(struct upkeep *u, const struct weight_metadata *m)
 
 /* ---- Scrubbing ---- */
 
-/* The position counts chunks through all objects, from 1; 0: none runs. */
-static void find_position(struct upkeep *u, size_t *ret_object,
-			  size_t *ret_chunk)
-{
-	uint64_t left;
+/* Where a scrub is. */
+struct scrub_place {
+	uint64_t position; /* in chunks through all objects */
+	size_t object;
+	uint64_t chunk; /* of that object */
+};
 
-	store_lock(u->g->store);
-	left = u->g->stamps->scrub_next;
-	store_unlock(u->g->store);
-	left -= left > 0;
-	*ret_object = 0;
-	while (*ret_object < u->content->count &&
-	       left >= u->content->objects[*ret_object].chunk_count) {
-		left -= u->content->objects[*ret_object].chunk_count;
-		++*ret_object;
-	}
-	*ret_chunk = (size_t)left;
+/* Goes on by some chunks, to the first object that has any left. */
+static void move_on(struct scrub_place *at, const struct tree_content *c,
+		    uint64_t chunks)
+{
+	at->position += chunks;
+	at->chunk += chunks;
+	while (at->object < c->count &&
+	       at->chunk >= c->objects[at->object].chunk_count)
+		at->chunk -= c->objects[at->object++].chunk_count;
 }
 
-static void set_position(struct upkeep *u, uint64_t position)
+/* What is kept counts from 1; 0: none runs. */
+static struct scrub_place saved_place(struct upkeep *u)
+{
+	struct scrub_place at = { .position = 0 };
+	uint64_t next;
+
+	store_lock(u->g->store);
+	next = u->g->stamps->scrub_next;
+	store_unlock(u->g->store);
+	move_on(&at, u->content, next > 0 ? next - 1 : 0);
+	return at;
+}
+
+static void save_place(struct upkeep *u, const struct scrub_place *at)
 {
 	store_lock(u->g->store);
-	u->g->stamps->scrub_next = position;
+	u->g->stamps->scrub_next = at->position + 1;
 	store_unlock(u->g->store);
 }
 
@@ -218,38 +230,33 @@ static int end_scrub(struct upkeep *u)
 	return end_round(u, true);
 }
 
-static uint64_t bytes_before(const struct tree_content *c, size_t object,
-			     size_t chunk)
+static uint64_t bytes_before(const struct tree_content *c,
+			     const struct scrub_place *at)
 {
 	uint64_t bytes = 0;
 
-	for (size_t i = 0; i < object; i++)
+	for (size_t i = 0; i < at->object; i++)
 		bytes += c->objects[i].size;
-	return bytes +
-	       (object < c->count ? chunk * c->objects[object].chunk_size : 0);
-}
-
-static uint64_t chunks_before(const struct tree_content *c, size_t object)
-{
-	uint64_t chunks = 0;
-
-	for (size_t i = 0; i < object; i++)
-		chunks += c->objects[i].chunk_count;
-	return chunks;
+	return bytes + (at->object < c->count ?
+				at->chunk * c->objects[at->object].chunk_size :
+				0);
 }
 
 /* One object's piece. */
-static int scrub_piece(struct upkeep *u, size_t object, size_t chunk)
+static int scrub_piece(struct upkeep *u, struct scrub_place *at)
 {
 	struct tree_check check = check_of(u, u->g->store->scrub_pace);
-	size_t next = chunk;
+	size_t first = (size_t)at->chunk;
+	size_t next = first;
 	int r;
 
 	check.device = true;
-	r = tree_scrub_object(&check, object, chunk, UPKEEP_ROUND_BYTES, &next);
+	r = tree_scrub_object(&check, at->object, first, UPKEEP_ROUND_BYTES,
+			      &next);
 	if (r < 0)
 		return r;
-	set_position(u, chunks_before(u->content, object) + next + 1);
+	move_on(at, u->content, next - first);
+	save_place(u, at);
 	return 0;
 }
 
@@ -273,29 +280,29 @@ static int is_not_durable(struct upkeep *u, const struct weight_metadata *m)
 
 int upkeep_scrub(struct upkeep *u, const struct weight_metadata *m)
 {
-	size_t object, chunk, files = 0;
+	struct scrub_place at;
+	size_t files = 0;
 	uint64_t start;
 	int r = begin_check(u);
 
 	if (r < 0)
 		return try_later(u, r);
-	find_position(u, &object, &chunk);
+	at = saved_place(u);
 	if (u->done_bytes == 0)
-		upkeep_begin(u, bytes_before(u->content, object, chunk),
+		upkeep_begin(u, bytes_before(u->content, &at),
 			     u->content->bytes);
 	start = u->done_bytes;
-	while (object < u->content->count && files++ < UPKEEP_ROUND_FILES &&
-	       u->done_bytes - start < UPKEEP_ROUND_BYTES && r == 0) {
-		r = scrub_piece(u, object, chunk);
+	while (at.object < u->content->count && r == 0 &&
+	       upkeep_round_lasts(u, start, files++)) {
+		r = scrub_piece(u, &at);
 		if (r == 0 && !upkeep_go_on(u, 0))
 			r = -ECANCELED;
-		find_position(u, &object, &chunk);
 	}
 	if ((r == -EIO || r == -ENOSPC) && m->durable)
 		return is_not_durable(u, m);
 	if (r < 0 && r != -ECANCELED)
 		return try_later(u, r);
-	if (object >= u->content->count && r == 0)
+	if (at.object >= u->content->count && r == 0)
 		return end_scrub(u);
 	r = end_round(u, false);
 	step("scrub: saved");
