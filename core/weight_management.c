@@ -11,14 +11,7 @@
 #include "core/utf8.h"
 #include "core/util.h"
 #include "core/weight_key.h"
-
-/* Tells the user through why, if there is one, and the log; evaluates to err. */
-#define refuse(why, err, ...)                                                  \
-	({                                                                     \
-		if (why)                                                       \
-			(void)buf_printf(why, __VA_ARGS__);                    \
-		log_debug(err, __VA_ARGS__);                                   \
-	})
+#include "core/weight_management_priv.h"
 
 static const char *word_of(const char *const *words, size_t count, unsigned v)
 {
@@ -450,30 +443,6 @@ int weight_metadata_check(const struct weight_metadata *m, struct buf *why)
 	    (r = numbers_check(m, why)) < 0 || (r = group_check(m, why)) < 0)
 		return r;
 	return manifest_key_check(m, why);
-}
-
-/* Copies s with its NUL to *at, moves *at behind it and returns the copy. */
-static const char *pack(char **at, const char *s)
-{
-	size_t size = strlen(s) + 1;
-	char *copy = memcpy(*at, s, size);
-
-	*at += size;
-	return copy;
-}
-
-static size_t lineage_size(const struct weight_lineage *l)
-{
-	return strlen(l->tenant) + strlen(l->name_space) + strlen(l->resource) +
-	       strlen(l->revision) + 4;
-}
-
-static void lineage_pack(char **at, struct weight_lineage *l)
-{
-	l->tenant = pack(at, l->tenant);
-	l->name_space = pack(at, l->name_space);
-	l->resource = pack(at, l->resource);
-	l->revision = pack(at, l->revision);
 }
 
 int weight_identity_copy(const struct weight_identity *id,

@@ -13,6 +13,13 @@
 #define FLAG_COMPLETE 2u
 #define FLAGS_KNOWN (FLAG_DURABLE | FLAG_COMPLETE)
 
+/* Of a staged import that has a policy of its own; else it is 1. */
+#define STAGING_VERSION_POLICY 2
+
+#define LINEAGE_CLAIMED 1u
+#define LINEAGE_DESCRIBED 2u
+#define LINEAGE_FLAGS_KNOWN (LINEAGE_CLAIMED | LINEAGE_DESCRIBED)
+
 static_assert(WEIGHT_RECORD_STRING_MAX <= UINT16_MAX, "lengths are u16");
 static_assert(WEIGHT_RECORD_BYTES_MAX > 6 * (2 + (size_t)WEIGHT_COMPONENT_MAX) +
 						2 + WEIGHT_MANIFEST_KEY_MAX +
@@ -76,13 +83,25 @@ static void put_string(struct writer *w, const char *s)
 	put(w, s, len);
 }
 
+static void put_lineage(struct writer *w, const struct weight_lineage *l)
+{
+	put_string(w, l->tenant);
+	put_string(w, l->name_space);
+	put_string(w, l->resource);
+	put_string(w, l->revision);
+}
+
 static void put_identity(struct writer *w, const struct weight_identity *id)
 {
-	put_string(w, id->lineage.tenant);
-	put_string(w, id->lineage.name_space);
-	put_string(w, id->lineage.resource);
-	put_string(w, id->lineage.revision);
+	put_lineage(w, &id->lineage);
 	put_u64(w, id->generation);
+}
+
+static void put_policy(struct writer *w, const struct weight_policy *p)
+{
+	put_u8(w, p->preferred);
+	put_u8(w, p->mode);
+	put_ratio(w, p->mixed_hot_ratio);
 }
 
 /* Appends what was written, all or nothing, and empties the writer. */
@@ -104,6 +123,7 @@ static int writer_finish(struct writer *w, struct buf *ret)
 struct reader {
 	struct cursor c;
 	char *strings;
+	unsigned version;
 };
 
 static unsigned get_u8(struct reader *rd)
@@ -146,21 +166,33 @@ static const char *get_string(struct reader *rd)
 	return s;
 }
 
+static void get_lineage(struct reader *rd, struct weight_lineage *ret)
+{
+	ret->tenant = get_string(rd);
+	ret->name_space = get_string(rd);
+	ret->resource = get_string(rd);
+	ret->revision = get_string(rd);
+}
+
 static void get_identity(struct reader *rd, struct weight_identity *ret)
 {
-	ret->lineage.tenant = get_string(rd);
-	ret->lineage.name_space = get_string(rd);
-	ret->lineage.resource = get_string(rd);
-	ret->lineage.revision = get_string(rd);
+	get_lineage(rd, &ret->lineage);
 	ret->generation = cursor_u64(&rd->c);
+}
+
+static void get_policy(struct reader *rd, struct weight_policy *ret)
+{
+	ret->preferred = get_u8(rd);
+	ret->mode = get_u8(rd);
+	ret->mixed_hot_ratio = get_ratio(rd);
 }
 
 /*
  * Starts reading a record: allocates it, size bytes and room for its strings,
  * and reads the version.
  */
-static int reader_begin(const void *bytes, size_t len, size_t size,
-			struct reader *rd, void **ret)
+static int reader_begin(const void *bytes, size_t len, unsigned version_max,
+			size_t size, struct reader *rd, void **ret)
 {
 	struct cursor c = cursor_over(bytes, len);
 	uint16_t version = cursor_u16(&c);
@@ -169,12 +201,14 @@ static int reader_begin(const void *bytes, size_t len, size_t size,
 	if (c.bad || version == 0 || len > WEIGHT_RECORD_BYTES_MAX)
 		return log_debug(-EUCLEAN, "%zu bytes, version %u", len,
 				 version);
-	if (version > WEIGHT_RECORD_VERSION)
+	if (version > version_max)
 		return log_debug(-EPROTONOSUPPORT, "version %u", version);
 	record = calloc(1, size + len);
 	if (!record)
 		return -ENOMEM;
-	*rd = (struct reader){ .c = c, .strings = record + size };
+	*rd = (struct reader){ .c = c,
+			       .strings = record + size,
+			       .version = version };
 	*ret = record;
 	return 0;
 }
@@ -258,7 +292,8 @@ int weight_record_metadata_decode(const void *bytes, size_t len,
 	auto_free void *record = NULL;
 	struct weight_metadata *m;
 	struct reader rd;
-	int r = reader_begin(bytes, len, sizeof(*m), &rd, &record);
+	int r = reader_begin(bytes, len, WEIGHT_RECORD_VERSION, sizeof(*m), &rd,
+			     &record);
 
 	if (r < 0)
 		return r;
@@ -298,7 +333,8 @@ int weight_record_lease_decode(const void *bytes, size_t len,
 	struct weight_lease *lease;
 	uint16_t zero;
 	struct reader rd;
-	int r = reader_begin(bytes, len, sizeof(*lease), &rd, &record);
+	int r = reader_begin(bytes, len, WEIGHT_RECORD_VERSION, sizeof(*lease),
+			     &rd, &record);
 
 	if (r < 0)
 		return r;
@@ -323,20 +359,48 @@ void weight_staging_free(struct weight_staging *s)
 	free(s);
 }
 
+static int staging_check(const struct weight_staging *s)
+{
+	int r = weight_identity_check(&s->identity, NULL);
+
+	if (r < 0 || !s->has_policy)
+		return r;
+	return weight_policy_check(&s->policy, NULL);
+}
+
 int weight_record_staging_encode(const struct weight_staging *s,
 				 struct buf *ret)
 {
 	struct writer w = { .bytes = BUF_INIT };
-	int r = weight_identity_check(&s->identity, NULL);
+	int r = staging_check(s);
 
 	if (r < 0)
 		return r;
-	put_u16(&w, WEIGHT_RECORD_VERSION);
+	put_u16(&w,
+		s->has_policy ? STAGING_VERSION_POLICY : WEIGHT_RECORD_VERSION);
 	put_u16(&w, 0);
 	put_u64(&w, s->created_at_ms);
 	put_u64(&w, s->epoch);
 	put_identity(&w, &s->identity);
+	if (s->has_policy)
+		put_policy(&w, &s->policy);
 	return writer_finish(&w, ret);
+}
+
+/* Reads what follows the version. Errors: -EUCLEAN. */
+static int staging_read(struct reader *rd, struct weight_staging *s)
+{
+	uint16_t zero = cursor_u16(&rd->c);
+
+	s->created_at_ms = cursor_u64(&rd->c);
+	s->epoch = cursor_u64(&rd->c);
+	get_identity(rd, &s->identity);
+	s->has_policy = rd->version >= STAGING_VERSION_POLICY;
+	if (s->has_policy)
+		get_policy(rd, &s->policy);
+	if (cursor_done(&rd->c) < 0 || zero != 0)
+		return log_debug(-EUCLEAN, "length or reserved field");
+	return 0;
 }
 
 int weight_record_staging_decode(const void *bytes, size_t len,
@@ -344,20 +408,17 @@ int weight_record_staging_decode(const void *bytes, size_t len,
 {
 	auto_free void *record = NULL;
 	struct weight_staging *s;
-	uint16_t zero;
 	struct reader rd;
-	int r = reader_begin(bytes, len, sizeof(*s), &rd, &record);
+	int r = reader_begin(bytes, len, STAGING_VERSION_POLICY, sizeof(*s),
+			     &rd, &record);
 
 	if (r < 0)
 		return r;
 	s = record;
-	zero = cursor_u16(&rd.c);
-	s->created_at_ms = cursor_u64(&rd.c);
-	s->epoch = cursor_u64(&rd.c);
-	get_identity(&rd, &s->identity);
-	if (cursor_done(&rd.c) < 0 || zero != 0)
-		return log_debug(-EUCLEAN, "length or reserved field");
-	r = stored(weight_identity_check(&s->identity, NULL));
+	r = staging_read(&rd, s);
+	if (r < 0)
+		return r;
+	r = stored(staging_check(s));
 	if (r < 0)
 		return r;
 	*ret = take_ptr(record);
@@ -418,7 +479,8 @@ int weight_record_operation_decode(const void *bytes, size_t len,
 	auto_free void *record = NULL;
 	struct weight_operation *op;
 	struct reader rd;
-	int r = reader_begin(bytes, len, sizeof(*op), &rd, &record);
+	int r = reader_begin(bytes, len, WEIGHT_RECORD_VERSION, sizeof(*op),
+			     &rd, &record);
 
 	if (r < 0)
 		return r;
@@ -427,6 +489,107 @@ int weight_record_operation_decode(const void *bytes, size_t len,
 	if (r < 0)
 		return r;
 	r = stored(weight_operation_check(op, NULL));
+	if (r < 0)
+		return r;
+	*ret = take_ptr(record);
+	return 0;
+}
+
+static void put_claim(struct writer *w, const struct weight_claim *c)
+{
+	put_u8(w, c->mode);
+	put_u8(w, c->phase);
+	put_u64(w, c->base);
+	put_u64(w, c->target);
+	put_u64(w, c->expected_base_metadata_generation);
+	put_u64(w, c->created_at_ms);
+	put_u64(w, c->updated_at_ms);
+	put_string(w, c->request_id);
+	put_string(w, c->error);
+	if (!c->described)
+		return;
+	put_u64(w, c->import.payload_count);
+	put_u64(w, c->import.logical_bytes);
+	put_policy(w, &c->import.policy);
+	put_u64(w, c->import.affinity_count);
+	put_digest(w, &c->import.affinity_digest);
+}
+
+int weight_record_lineage_encode(const struct weight_lineage_record *l,
+				 struct buf *ret)
+{
+	struct writer w = { .bytes = BUF_INIT };
+	bool described = l->claimed && l->claim.described;
+	int r = weight_lineage_record_check(l, NULL);
+
+	if (r < 0)
+		return r;
+	put_u16(&w, WEIGHT_RECORD_VERSION);
+	put_u64(&w, l->watermark);
+	put_u64(&w, l->lineage_metadata_generation);
+	put_u16(&w, (l->claimed ? LINEAGE_CLAIMED : 0) |
+			    (described ? LINEAGE_DESCRIBED : 0));
+	put_lineage(&w, &l->lineage);
+	if (l->claimed)
+		put_claim(&w, &l->claim);
+	return writer_finish(&w, ret);
+}
+
+static void get_claim(struct reader *rd, struct weight_claim *c)
+{
+	c->mode = get_u8(rd);
+	c->phase = get_u8(rd);
+	c->base = cursor_u64(&rd->c);
+	c->target = cursor_u64(&rd->c);
+	c->expected_base_metadata_generation = cursor_u64(&rd->c);
+	c->created_at_ms = cursor_u64(&rd->c);
+	c->updated_at_ms = cursor_u64(&rd->c);
+	c->request_id = get_string(rd);
+	c->error = get_string(rd);
+	if (!c->described)
+		return;
+	c->import.payload_count = cursor_u64(&rd->c);
+	c->import.logical_bytes = cursor_u64(&rd->c);
+	get_policy(rd, &c->import.policy);
+	c->import.affinity_count = cursor_u64(&rd->c);
+	get_digest(rd, &c->import.affinity_digest);
+}
+
+/* Reads what follows the version. Errors: -EUCLEAN. */
+static int lineage_read(struct reader *rd, struct weight_lineage_record *l)
+{
+	unsigned flags;
+
+	l->watermark = cursor_u64(&rd->c);
+	l->lineage_metadata_generation = cursor_u64(&rd->c);
+	flags = cursor_u16(&rd->c);
+	l->claimed = flags & LINEAGE_CLAIMED;
+	l->claim.described = flags & LINEAGE_DESCRIBED;
+	get_lineage(rd, &l->lineage);
+	if (l->claimed)
+		get_claim(rd, &l->claim);
+	if (cursor_done(&rd->c) < 0 || (flags & ~LINEAGE_FLAGS_KNOWN) ||
+	    (l->claim.described && !l->claimed))
+		return log_debug(-EUCLEAN, "length or flags %x", flags);
+	return 0;
+}
+
+int weight_record_lineage_decode(const void *bytes, size_t len,
+				 struct weight_lineage_record **ret)
+{
+	auto_free void *record = NULL;
+	struct weight_lineage_record *l;
+	struct reader rd;
+	int r = reader_begin(bytes, len, WEIGHT_RECORD_VERSION, sizeof(*l), &rd,
+			     &record);
+
+	if (r < 0)
+		return r;
+	l = record;
+	r = lineage_read(&rd, l);
+	if (r < 0)
+		return r;
+	r = stored(weight_lineage_record_check(l, NULL));
 	if (r < 0)
 		return r;
 	*ret = take_ptr(record);

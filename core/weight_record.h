@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Records as bytes: how the metadata store keeps revisions, leases, staged
- * imports and residency operations. Pure functions, thread-safe.
+ * imports, residency operations and lineages. Pure functions, thread-safe.
  *
  * Every record is little-endian and starts with the version of its layout. A
  * string is its length and its bytes, without a NUL. A ratio is the bits of an
@@ -43,12 +43,13 @@
  *	identity
  *	string	holder
  *
- * Staged import, version 1:
+ * Staged import, version 1, and version 2 where it has a policy:
  *	u16	version
  *	u16	zero
  *	u64	created at, ms
  *	u64	epoch
  *	identity
+ *	policy	version 2: u8 preferred residency, u8 migration mode, u64 ratio
  *
  * Operation, version 1:
  *	u16	version
@@ -66,6 +67,25 @@
  *	identity
  *	string	cursor
  *	string	message
+ *
+ * Lineage, version 1:
+ *	u16	version
+ *	u64	watermark
+ *	u64	lineage metadata generation
+ *	u16	flags: 1 there is a claim, 2 its target is described
+ *	strings tenant, namespace, resource, revision
+ *	claim, if there is one:
+ *		u8	mode
+ *		u8	phase
+ *		u64	base, a weight generation
+ *		u64	target
+ *		u64	expected metadata generation of the base
+ *		u64	created at, ms
+ *		u64	updated at, ms
+ *		string	request id
+ *		string	error
+ *		of a target that is described: u64 payload count, u64 logical
+ *			bytes, policy, u64 affinity count, u8[32] affinity digest
  *
  * Encoding appends to a buffer, which is unchanged on failure. Errors:
  *  -EINVAL	the record breaks a rule of its _check function
@@ -89,6 +109,7 @@
 #include "core/buf.h"
 #include "core/cleanup.h"
 #include "core/weight_key.h"
+#include "core/weight_lineage.h"
 #include "core/weight_management.h"
 
 #define WEIGHT_RECORD_VERSION 1
@@ -109,7 +130,9 @@ int weight_record_lease_decode(const void *bytes, size_t len,
 struct weight_staging {
 	struct weight_identity identity;
 	uint64_t created_at_ms;
-	uint64_t epoch; /* of the boot that the import was begun in */
+	uint64_t epoch;  /* of the boot that the import was begun in */
+	bool has_policy; /* else the one of the store when it is published */
+	struct weight_policy policy;
 };
 
 void weight_staging_free(struct weight_staging *s); /* accepts NULL */
@@ -124,5 +147,10 @@ int weight_record_operation_encode(const struct weight_operation *op,
 				   struct buf *ret);
 int weight_record_operation_decode(const void *bytes, size_t len,
 				   struct weight_operation **ret);
+
+int weight_record_lineage_encode(const struct weight_lineage_record *l,
+				 struct buf *ret);
+int weight_record_lineage_decode(const void *bytes, size_t len,
+				 struct weight_lineage_record **ret);
 
 #endif

@@ -27,7 +27,7 @@ ALSO = {"mount-helpers": {"fs/attr_names"}}
 RANKS = {
     0: "util cleanup log buf dir arena utf8 cursor map list parse checked "
        "clock metrics workers pace step",
-    1: "weight_management weight_key weight_record digest json mode_change "
+    1: "weight_management weight_lineage weight_key weight_record digest json mode_change "
        "placement binding manifest file_reader tensor_range safetensors gguf "
        "checkpoint weight_decision upkeep_decision config memory_limit",
     2: "meta weight_metadata_store weight_metadata oplog chunk_digest "

@@ -395,7 +395,7 @@ START_TEST(other_versions_are_told_from_damage)
 	cleanup(buf_release) struct buf bytes = BUF_INIT;
 
 	encode_each(_i, &bytes);
-	bytes.data[AT_VERSION] = 2;
+	bytes.data[AT_VERSION] = 3;
 	ck_assert_int_eq(decode_each(bytes.data, bytes.len, _i),
 			 -EPROTONOSUPPORT);
 	ck_assert_int_eq(decode_each(bytes.data, 2, _i), -EPROTONOSUPPORT);
