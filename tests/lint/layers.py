@@ -29,8 +29,9 @@ RANKS = {
        "clock metrics workers pace step",
     1: "weight_management weight_lineage weight_key weight_record digest json mode_change "
        "placement binding manifest file_reader tensor_range safetensors gguf "
-       "checkpoint weight_decision upkeep_decision config memory_limit",
-    2: "meta weight_metadata_store weight_metadata oplog chunk_digest "
+       "checkpoint weight_decision upkeep_decision config memory_limit "
+       "oplog weight_snapshot",
+    2: "meta weight_metadata_store weight_metadata chunk_digest "
        "chunk_buffer chunk_check payload holders pins prefetch stamps "
        "store_trial derived",
     3: "weight_upload_plan weight_reshard weight_residency_planner",
