@@ -130,6 +130,39 @@ int weight_tree_operation_json(struct weight_store *store, uint64_t id,
 int weight_tree_operation_stat(struct weight_store *store, uint64_t id,
 			       struct stat *ret);
 
+/* ---- Claims and tombstones, of the whole store ---- */
+
+enum weight_tree_names {
+	WEIGHT_TREE_CLAIMS,     /* lineages of which something was replaced */
+	WEIGHT_TREE_TOMBSTONES, /* lineages of which something was removed */
+};
+
+/*
+ * Level by level, as names in a path: tenants at depth 0, namespaces below
+ * parts[0] at depth 1, and so on to revisions at depth 3. Appends the first
+ * name behind `after` ("" for the first one). Parts that have no name in a path
+ * don't come. -ENOENT there is none.
+ */
+int weight_tree_names_next(struct weight_store *store,
+			   enum weight_tree_names names,
+			   const char *const parts[], unsigned depth,
+			   const char *after, struct buf *ret);
+/* Whether there is something below parts. -ENOENT. */
+int weight_tree_names_find(struct weight_store *store,
+			   enum weight_tree_names names,
+			   const char *const parts[], unsigned depth);
+
+/* The removed generation above `after`. -ENOENT. parts: a lineage's four. */
+int weight_tree_tombstone_next(struct weight_store *store,
+			       const char *const parts[], uint64_t after,
+			       uint64_t *ret);
+/* The records as JSON. -ENOENT. */
+int weight_tree_tombstone_json(struct weight_store *store,
+			       const char *const parts[], uint64_t generation,
+			       struct buf *ret);
+int weight_tree_claim_json(struct weight_store *store,
+			   const char *const parts[], struct buf *ret);
+
 /* ---- Directories above a revision ---- */
 
 struct weight_dir *weight_tree_root(struct weight_store *store); /* borrowed */
@@ -188,6 +221,22 @@ int weight_dir_setattr(struct weight_dir *dir, const struct weight_setattr *set,
  */
 int weight_dir_next_generation(struct weight_dir *lineage, bool staged,
 			       uint64_t after, uint64_t *ret);
+
+/*
+ * At most `limit` of them in one go, from the first one after `after` on.
+ * *ret_count is 0 at the end.
+ */
+int weight_dir_generations(struct weight_dir *lineage, bool staged,
+			   uint64_t after, size_t limit, uint64_t *ret,
+			   size_t *ret_count);
+
+/*
+ * How far a lineage has come, and the latest replacement in it as one line:
+ * "7 by 8, mode=put_first, phase=retiring_base, request_id=...". -ENODATA
+ * nothing of it was ever replaced.
+ */
+int weight_dir_watermark(struct weight_dir *lineage, uint64_t *ret);
+int weight_dir_claim(struct weight_dir *lineage, struct buf *ret);
 
 /* ---- Groups ---- */
 
@@ -283,6 +332,53 @@ int weight_group_publish(struct weight_group *group, struct weight_dir *new_dir,
  */
 int weight_group_remove(struct weight_group *group,
 			uint64_t expected_metadata_generation, struct buf *why);
+
+/* ---- Policy and replacement ---- */
+
+/* A change of a policy: what is not set stays as it is. */
+struct weight_policy_change {
+	bool set_preferred, set_mixed_hot_ratio, set_mode;
+	struct weight_policy policy;
+};
+
+/* The policy of a published group, or the one that a staged one will have. */
+int weight_group_policy(struct weight_group *group, struct weight_policy *ret);
+
+/*
+ * Changes it. expected_metadata_generation 0: no fence; a staged group has no
+ * generation, and a fence is -EINVAL. Errors: -EINVAL; -EBUSY an operation runs
+ * or it is being replaced; -ECANCELED fenced; -EINPROGRESS; -EPERM mixed is
+ * wanted of a revision with fewer than two tensors; -ENOSPC, -EIO.
+ */
+int weight_group_set_policy(struct weight_group *group,
+			    const struct weight_policy_change *change,
+			    uint64_t expected_metadata_generation,
+			    struct buf *why);
+
+struct weight_replacement {
+	uint64_t base; /* a generation of the same lineage */
+	enum weight_upsert_mode mode;
+	const char *request_id; /* NULL: it follows from the rest */
+	uint64_t expected_metadata_generation; /* of the base; 0: as it is */
+};
+
+/*
+ * Announces that a staged group will replace a published one. With PUT_FIRST
+ * the base stays until the group is published and durable; with DELETE_FIRST it
+ * is removed first, and what would change the staged tree waits for that. The
+ * same announcement again goes on where it is.
+ *
+ * Errors: -EINVAL; -EPERM files are there already and the base is to go first;
+ * -ECANCELED another generation of the base, or not above the watermark;
+ * -EBUSY another replacement, or the base is held and is to go first;
+ * -EINPROGRESS the base is not READY; -ENOENT no such base; -EOVERFLOW,
+ * -ENOSPC, -EIO.
+ */
+int weight_group_replace(struct weight_group *group,
+			 const struct weight_replacement *replacement,
+			 struct buf *why);
+/* "7,mode=put_first,request_id=..." of a staged one. -ENODATA. */
+int weight_group_replaces(struct weight_group *group, struct buf *ret);
 
 /* ---- Where the bytes of a published group are ---- */
 
