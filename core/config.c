@@ -23,6 +23,11 @@
 #define MEMORY_SHARE 2  /* of what the daemon may use */
 #define DERIVED_SHARE 4 /* of what pinning may have */
 
+/* What a round may be told to take, and what a log has to keep. */
+#define ROUND_MEMBERS_MAX 1000000000
+#define OPLOG_KEEP_MIN 1000
+#define OPLOG_KEEP_MAX 1000000000
+
 /* clang-format off */
 static const struct config_choice durabilities[] = {
 	{ "writeback",    CONFIG_DURABILITY_WRITEBACK },
@@ -133,6 +138,10 @@ static const struct config_option options[] = {
 	  .initial = "24h",
 	  .help = "How long a lease on a revision in use lasts unless it is "
 		  "renewed, at most 24h." },
+	{ "staging_ttl", &config_type_time, AT(staging_ttl_ms),
+	  .min = 0, .max = CONFIG_LONG_MS_MAX, .initial = "0",
+	  .help = "How long a staged generation that nobody touches is kept. "
+		  "0 is for ever." },
 	{ "direct", &config_type_choice, AT(direct),
 	  .choices = directs, .initial = "refuse",
 	  .help = "Whether a file that is all held in memory can be opened "
@@ -140,7 +149,7 @@ static const struct config_option options[] = {
 		  "refused with EINVAL, most programs go on without O_DIRECT "
 		  "and read from memory." },
 	{ "scrub", &config_type_time, AT(scrub_every_ms),
-	  .min = 0, .max = CONFIG_SCRUB_EVERY_MS_MAX, .initial = "720h",
+	  .min = 0, .max = CONFIG_LONG_MS_MAX, .initial = "720h",
 	  .help = "How often all bytes of each revision are checked against "
 		  "their digests. 0 is never." },
 	{ "scrub_rate", &config_type_size, AT(scrub_rate),
@@ -191,6 +200,47 @@ static const struct config_option options[] = {
 	  .help = "Policy of new revisions: whether they stay where they are "
 		  "(pinned), move on request (manual), or also by "
 		  "themselves (auto)." },
+	{ "weight_migration_max_members_per_round", &config_type_count,
+	  AT(migration_round_members),
+	  .min = 1, .max = ROUND_MEMBERS_MAX, .initial = "64",
+	  .help = "How many files of a revision are moved into memory or out "
+		  "of it before others have their turn." },
+	{ "weight_migration_max_bytes_per_round", &config_type_size,
+	  AT(migration_round_bytes),
+	  .min = 1, .max = SIZE_BYTES_MAX, .initial = "1G",
+	  .help = "How many bytes, likewise. The first piece is moved in any "
+		  "case, however large it is." },
+	{ "weight_migration_cooldown_ms", &config_type_ms,
+	  AT(migration_cooldown_ms),
+	  .min = 0, .max = CONFIG_LONG_MS_MAX, .initial = "30000",
+	  .help = "For automatic moves: how long a revision is left where it "
+		  "is after it was changed or used." },
+	{ "eviction_high_watermark_ratio", &config_type_part,
+	  AT(eviction_high_watermark_ratio),
+	  .initial = "0.9",
+	  .help = "For automatic moves: the part of memory above which "
+		  "revisions give way, from 0 to 1." },
+	{ "eviction_ratio", &config_type_part, AT(eviction_ratio),
+	  .initial = "0.05",
+	  .help = "For automatic moves: how far below "
+		  "eviction_high_watermark_ratio the part of memory has to be "
+		  "before revisions are brought back, from 0 to 1." },
+	{ "weight_management_oplog_capability_confirmed", &config_type_switch,
+	  AT(management_oplog_confirmed),
+	  .initial = "off", .bare = "on",
+	  .help = "Only relevant where the operation log is replicated: every "
+		  "daemon that reads it understands what it says of "
+		  "revisions, leases and operations. While this is off, such "
+		  "changes are refused there." },
+	{ "weight_lineage_oplog_capability_confirmed", &config_type_switch,
+	  AT(lineage_oplog_confirmed),
+	  .initial = "off", .bare = "on",
+	  .help = "Likewise, what it says of replacements of one generation "
+		  "by another." },
+	{ "oplog_keep", &config_type_count, AT(oplog_keep),
+	  .min = OPLOG_KEEP_MIN, .max = OPLOG_KEEP_MAX, .initial = "65536",
+	  .help = "Entries of the operation log that are kept; older ones "
+		  "go." },
 	{ "config", &config_type_path, AT(config_file),
 	  .initial = "",
 	  .help = "Read more options from this file, one 'name = value' a "

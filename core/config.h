@@ -18,12 +18,14 @@
  *  -EFBIG	above one of the limits
  *  -ENOMEM	no memory for a sentence
  *
- * Source: weight contracts, section 9.2, for the names default_weight_*.
+ * Source: weight contracts, section 9.2, for the names that begin with weight_,
+ * default_weight_ and eviction_.
  */
 #ifndef CORE_CONFIG_H
 #define CORE_CONFIG_H
 
 #include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,8 +36,8 @@
 
 #define CONFIG_FILE_BYTES_MAX ((size_t)64 << 10)
 #define CONFIG_LIST_BYTES_MAX ((size_t)64 << 10)
-#define CONFIG_WAIT_MS_MAX 3600000             /* 1 hour */
-#define CONFIG_SCRUB_EVERY_MS_MAX 315360000000 /* 87600 hours */
+#define CONFIG_WAIT_MS_MAX 3600000      /* 1 hour */
+#define CONFIG_LONG_MS_MAX 315360000000 /* 87600 hours */
 
 enum config_durability {
 	CONFIG_DURABILITY_WRITEBACK,    /* soon after publishing */
@@ -86,6 +88,7 @@ struct config {
 	uint64_t publish_wait_ms;
 	uint64_t open_wait_ms;
 	uint64_t lease_ttl_ms;
+	uint64_t staging_ttl_ms; /* 0: never */
 	enum config_direct direct;
 	uint64_t scrub_every_ms; /* 0: never */
 	uint64_t scrub_rate;     /* bytes a second; 0: no limit */
@@ -98,8 +101,16 @@ struct config {
 	char log_file
 		[PATH_MAX]; /* absolute; "" unless log is CONFIG_LOG_FILE */
 	enum log_level log_level;
-	struct weight_policy policy; /* of new revisions */
-	char config_file[PATH_MAX];  /* absolute; "": none */
+	struct weight_policy policy;      /* of new revisions */
+	uint64_t migration_round_members; /* 1 or more, */
+	uint64_t migration_round_bytes;   /* as this */
+	uint64_t migration_cooldown_ms;
+	double eviction_high_watermark_ratio; /* from 0 to 1, */
+	double eviction_ratio;                /* as this */
+	bool management_oplog_confirmed;
+	bool lineage_oplog_confirmed;
+	uint64_t oplog_keep;        /* entries */
+	char config_file[PATH_MAX]; /* absolute; "": none */
 };
 
 /* Every option gets its default. */

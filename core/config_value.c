@@ -82,6 +82,39 @@ const struct config_type config_type_choice = {
 	.allowed = choice_allowed,
 };
 
+static int switch_parse(const struct config_option *o, const char *value,
+			struct config *cfg)
+{
+	bool on;
+
+	if (parse_switch(value, &on) < 0)
+		return -EINVAL;
+	field_set(o, cfg, &on, sizeof(on));
+	return 0;
+}
+
+static int switch_print(const struct config_option *o, const struct config *cfg,
+			struct buf *out)
+{
+	bool on;
+
+	field_get(o, cfg, &on, sizeof(on));
+	return buf_printf(out, "%s", on ? "on" : "off");
+}
+
+static int switch_allowed(const struct config_option *o, struct buf *out)
+{
+	(void)o;
+	return buf_printf(out, "give one of on|off");
+}
+
+const struct config_type config_type_switch = {
+	.placeholder = "on|off",
+	.parse = switch_parse,
+	.print = switch_print,
+	.allowed = switch_allowed,
+};
+
 struct unit {
 	uint64_t factor;
 	const char *name;
@@ -102,6 +135,8 @@ static const struct unit time_units[] = {
 	{ 1000, "s" },
 	{ 1, "ms" },
 };
+
+static const struct unit plain_units[] = { { 1, "" } };
 
 /* Prints value in the largest unit that leaves no remainder. */
 static int print_units(uint64_t value, const struct unit *unit, struct buf *out)
@@ -135,6 +170,37 @@ static int number_set(const struct config_option *o, uint64_t value,
 	field_set(o, cfg, &value, sizeof(value));
 	return 0;
 }
+
+static int plain_print(const struct config_option *o, const struct config *cfg,
+		       struct buf *out)
+{
+	uint64_t value;
+
+	field_get(o, cfg, &value, sizeof(value));
+	return print_units(value, plain_units, out);
+}
+
+static int count_parse(const struct config_option *o, const char *value,
+		       struct config *cfg)
+{
+	uint64_t count;
+
+	if (parse_u64(value, &count) < 0)
+		return -EINVAL;
+	return number_set(o, count, cfg);
+}
+
+static int count_allowed(const struct config_option *o, struct buf *out)
+{
+	return print_range(o, "a number", plain_units, out);
+}
+
+const struct config_type config_type_count = {
+	.placeholder = "NUMBER",
+	.parse = count_parse,
+	.print = plain_print,
+	.allowed = count_allowed,
+};
 
 static int size_parse(const struct config_option *o, const char *value,
 		      struct config *cfg)
@@ -199,6 +265,37 @@ const struct config_type config_type_time = {
 	.allowed = time_allowed,
 };
 
+/* For names that end in _ms, which say what a bare number means. */
+static int ms_parse(const struct config_option *o, const char *value,
+		    struct config *cfg)
+{
+	return count_parse(o, value, cfg) == 0 ? 0 : time_parse(o, value, cfg);
+}
+
+static int ms_allowed(const struct config_option *o, struct buf *out)
+{
+	return print_range(o, "milliseconds, or a number with ms, s, m or h",
+			   time_units, out);
+}
+
+const struct config_type config_type_ms = {
+	.placeholder = "TIME",
+	.parse = ms_parse,
+	.print = plain_print,
+	.allowed = ms_allowed,
+};
+
+static int part_parse(const struct config_option *o, const char *value,
+		      struct config *cfg)
+{
+	double ratio;
+
+	if (parse_ratio(value, &ratio) < 0)
+		return -EINVAL;
+	field_set(o, cfg, &ratio, sizeof(ratio));
+	return 0;
+}
+
 /* Both ends are out: a MIXED revision has something on either side. */
 static int ratio_parse(const struct config_option *o, const char *value,
 		       struct config *cfg)
@@ -207,8 +304,7 @@ static int ratio_parse(const struct config_option *o, const char *value,
 
 	if (parse_ratio(value, &ratio) < 0 || ratio <= 0 || ratio >= 1)
 		return -EINVAL;
-	field_set(o, cfg, &ratio, sizeof(ratio));
-	return 0;
+	return part_parse(o, value, cfg);
 }
 
 static int ratio_print(const struct config_option *o, const struct config *cfg,
@@ -237,6 +333,19 @@ const struct config_type config_type_ratio = {
 	.parse = ratio_parse,
 	.print = ratio_print,
 	.allowed = ratio_allowed,
+};
+
+static int part_allowed(const struct config_option *o, struct buf *out)
+{
+	(void)o;
+	return buf_printf(out, "give a number from 0 to 1, such as 0.5");
+}
+
+const struct config_type config_type_part = {
+	.placeholder = "RATIO",
+	.parse = part_parse,
+	.print = ratio_print,
+	.allowed = part_allowed,
 };
 
 /*

@@ -25,7 +25,7 @@ struct config_option {
 	const struct config_type *type;
 	size_t offset; /* of the field in struct config */
 	const struct config_choice *choices;
-	uint64_t min; /* inclusive, of sizes and times */
+	uint64_t min; /* inclusive, of counts, sizes and times */
 	uint64_t max;
 	const char *initial;
 	const char *bare; /* what the name alone means; NULL: nothing */
@@ -49,9 +49,13 @@ struct config_type {
 };
 
 extern const struct config_type config_type_choice; /* the field is an enum */
+extern const struct config_type config_type_switch; /* bool */
+extern const struct config_type config_type_count;  /* uint64_t */
 extern const struct config_type config_type_size;   /* uint64_t */
 extern const struct config_type config_type_time;   /* uint64_t, ms */
+extern const struct config_type config_type_ms;     /* as that, or a number */
 extern const struct config_type config_type_ratio;  /* double, inside (0,1) */
+extern const struct config_type config_type_part;   /* double, 0 to 1 */
 extern const struct config_type config_type_path;   /* char[PATH_MAX] */
 extern const struct config_type config_type_mode;   /* struct mode_change */
 extern const struct config_type config_type_log;    /* log and log_file */

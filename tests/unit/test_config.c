@@ -66,6 +66,23 @@ START_TEST(the_defaults_are_those_of_the_manual)
 }
 END_TEST
 
+START_TEST(the_defaults_of_moves_and_of_the_log)
+{
+	struct config cfg;
+
+	config_init(&cfg);
+	ck_assert_uint_eq(cfg.staging_ttl_ms, 0);
+	ck_assert_uint_eq(cfg.migration_round_members, 64);
+	ck_assert_uint_eq(cfg.migration_round_bytes, 1073741824);
+	ck_assert_uint_eq(cfg.migration_cooldown_ms, 30000);
+	ck_assert(cfg.eviction_high_watermark_ratio == 0.90);
+	ck_assert(cfg.eviction_ratio == 0.05);
+	ck_assert(!cfg.management_oplog_confirmed);
+	ck_assert(!cfg.lineage_oplog_confirmed);
+	ck_assert_uint_eq(cfg.oplog_keep, 65536);
+}
+END_TEST
+
 START_TEST(a_list_sets_every_option)
 {
 	struct config cfg;
@@ -110,6 +127,61 @@ START_TEST(a_list_sets_every_option)
 	ck_assert_int_eq(cfg.policy.preferred, WEIGHT_MIXED);
 	ck_assert(cfg.policy.mixed_hot_ratio == 0.25);
 	ck_assert_int_eq(cfg.policy.mode, WEIGHT_MANUAL);
+}
+END_TEST
+
+static const char of_moves[] =
+	"staging_ttl=36h,weight_migration_max_members_per_round=1,"
+	"weight_migration_max_bytes_per_round=64M,"
+	"weight_migration_cooldown_ms=2500,"
+	"eviction_high_watermark_ratio=1,eviction_ratio=0,"
+	"weight_management_oplog_capability_confirmed=on,"
+	"weight_lineage_oplog_capability_confirmed,oplog_keep=1000";
+
+START_TEST(a_list_sets_every_option_of_moves_and_of_the_log)
+{
+	struct config cfg;
+
+	config_init(&cfg);
+	ck_assert_int_eq(config_parse_list(&cfg, of_moves, &why), 0);
+	ck_assert_str_eq(why.data, "");
+	ck_assert_uint_eq(cfg.staging_ttl_ms, 129600000);
+	ck_assert_uint_eq(cfg.migration_round_members, 1);
+	ck_assert_uint_eq(cfg.migration_round_bytes, 64 << 20);
+	ck_assert_uint_eq(cfg.migration_cooldown_ms, 2500);
+	ck_assert(cfg.eviction_high_watermark_ratio == 1.0);
+	ck_assert(cfg.eviction_ratio == 0.0);
+	ck_assert(cfg.management_oplog_confirmed);
+	ck_assert(cfg.lineage_oplog_confirmed);
+	ck_assert_uint_eq(cfg.oplog_keep, 1000);
+}
+END_TEST
+
+START_TEST(a_name_that_ends_in_ms_takes_a_bare_number)
+{
+	static const struct {
+		const char *text;
+		uint64_t ms;
+	} rows[] = {
+		{ "0", 0 },
+		{ "1", 1 },
+		{ "30000", 30000 },
+		{ "30s", 30000 },
+		{ "1500ms", 1500 },
+		{ "2h", 7200000 },
+		{ "315360000000", CONFIG_LONG_MS_MAX },
+		{ "87600h", CONFIG_LONG_MS_MAX },
+	};
+	struct config cfg;
+	char text[80];
+
+	config_init(&cfg);
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		(void)snprintf(text, sizeof(text),
+			       "weight_migration_cooldown_ms=%s", rows[i].text);
+		ck_assert_int_eq(config_set(&cfg, text, &why), 0);
+		ck_assert_uint_eq(cfg.migration_cooldown_ms, rows[i].ms);
+	}
 }
 END_TEST
 
@@ -221,6 +293,69 @@ START_TEST(a_bad_list_is_refused_by_name)
 	assert_same(&cfg, &untouched);
 	ck_assert_int_eq(config_parse_list(&cfg, refused[_i].list, NULL),
 			 -EINVAL);
+}
+END_TEST
+
+#define SWITCH "give one of on|off"
+#define TIMES "a number with ms, s, m or h, from 0 to 87600h"
+#define SIZES                                                                  \
+	"give a number of bytes, or one with K, M, G or T, from 1 to 1024T"
+#define PARTS "give a number from 0 to 1, such as 0.5"
+#define MEMBERS "give a number, from 1 to 1000000000"
+#define KEPT "give a number, from 1000 to 1000000000"
+
+/* clang-format off */
+static const struct {
+	const char *name;
+	const char *value;
+	const char *allowed;
+} refused_values[] = {
+	{ "weight_management_oplog_capability_confirmed", "true", SWITCH },
+	{ "weight_management_oplog_capability_confirmed", "", SWITCH },
+	{ "weight_lineage_oplog_capability_confirmed", "1", SWITCH },
+	{ "weight_migration_cooldown_ms", "-1", "give milliseconds, or " TIMES },
+	{ "weight_migration_cooldown_ms", "1.5",
+	  "give milliseconds, or " TIMES },
+	{ "weight_migration_cooldown_ms", "87601h",
+	  "give milliseconds, or " TIMES },
+	{ "weight_migration_max_members_per_round", "0", MEMBERS },
+	{ "weight_migration_max_members_per_round", "4K", MEMBERS },
+	{ "weight_migration_max_members_per_round", "1000000001", MEMBERS },
+	{ "weight_migration_max_bytes_per_round", "0", SIZES },
+	{ "weight_migration_max_bytes_per_round", "1GB", SIZES },
+	{ "eviction_high_watermark_ratio", "1.01", PARTS },
+	{ "eviction_high_watermark_ratio", "90", PARTS },
+	{ "eviction_ratio", "-0.1", PARTS },
+	{ "eviction_ratio", "nan", PARTS },
+	{ "staging_ttl", "60", "give " TIMES },
+	{ "staging_ttl", "never", "give " TIMES },
+	{ "oplog_keep", "999", KEPT },
+	{ "oplog_keep", "64K", KEPT },
+};
+/* clang-format on */
+
+/* In either place, with the same sentence. */
+START_TEST(a_bad_value_is_refused_by_name)
+{
+	const char *name = refused_values[_i].name;
+	const char *value = refused_values[_i].value;
+	struct config cfg, untouched;
+	char text[128], sentence[256], line[300];
+
+	config_init(&cfg);
+	config_init(&untouched);
+	(void)snprintf(text, sizeof(text), "%s=%s", name, value);
+	(void)snprintf(sentence, sizeof(sentence),
+		       "option '%s' can't be '%s'; %s", name, value,
+		       refused_values[_i].allowed);
+	ck_assert_int_eq(config_parse_list(&cfg, text, &why), -EINVAL);
+	ck_assert_str_eq(why.data, sentence);
+	buf_release(&why);
+	(void)snprintf(line, sizeof(line), "'f', line 1: %s", sentence);
+	ck_assert_int_eq(config_parse_text(&cfg, "f", text, strlen(text), &why),
+			 -EINVAL);
+	ck_assert_str_eq(why.data, line);
+	assert_same(&cfg, &untouched);
 }
 END_TEST
 
@@ -441,6 +576,31 @@ START_TEST(what_is_printed_can_be_read_back)
 }
 END_TEST
 
+START_TEST(what_is_printed_of_moves_can_be_read_back)
+{
+	struct config cfg, again;
+	struct buf text = BUF_INIT;
+
+	config_init(&cfg);
+	config_init(&again);
+	ck_assert_int_eq(config_parse_list(&cfg, of_moves, &why), 0);
+	ck_assert_int_eq(
+		config_set(&cfg, "weight_migration_cooldown_ms=5s", &why), 0);
+	ck_assert_int_eq(config_print(&cfg, &text), 0);
+	ck_assert_ptr_nonnull(strstr(text.data, "cooldown_ms = 5000\n"));
+	ck_assert_ptr_nonnull(strstr(text.data, "bytes_per_round = 64M\n"));
+	ck_assert_ptr_nonnull(strstr(text.data, "members_per_round = 1\n"));
+	ck_assert_ptr_nonnull(strstr(text.data, "oplog_keep = 1000\n"));
+	ck_assert_ptr_nonnull(
+		strstr(text.data, "lineage_oplog_capability_confirmed = on\n"));
+	*strstr(text.data, "config = ") = '#';
+	ck_assert_int_eq(parse_text(&again, text.data), 0);
+	assert_same(&cfg, &again);
+	ck_assert(memcmp(&cfg, &again, sizeof(cfg)) == 0);
+	buf_release(&text);
+}
+END_TEST
+
 /* Every option that is printed has its help: holds for rows added later. */
 START_TEST(the_help_names_every_option_in_80_columns)
 {
@@ -527,10 +687,15 @@ Suite *suite(void)
 
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, the_defaults_are_those_of_the_manual);
+	tcase_add_test(tc, the_defaults_of_moves_and_of_the_log);
 	tcase_add_test(tc, a_list_sets_every_option);
+	tcase_add_test(tc, a_list_sets_every_option_of_moves_and_of_the_log);
+	tcase_add_test(tc, a_name_that_ends_in_ms_takes_a_bare_number);
 	tcase_add_test(tc, a_later_option_wins_and_empty_items_say_nothing);
 	tcase_add_loop_test(tc, a_bad_list_is_refused_by_name, 0,
 			    ARRAY_LEN(refused));
+	tcase_add_loop_test(tc, a_bad_value_is_refused_by_name, 0,
+			    ARRAY_LEN(refused_values));
 	tcase_add_test(tc, a_long_value_is_cut_in_the_sentence);
 	tcase_add_test(tc, there_is_room_for_the_longest_path_and_no_more);
 	tcase_add_test(tc, a_text_is_read_line_by_line);
@@ -542,6 +707,7 @@ Suite *suite(void)
 	tcase_add_test(tc, a_file_that_cannot_be_read_is_named);
 	tcase_add_test(tc, a_file_may_be_as_long_as_the_limit_and_no_longer);
 	tcase_add_test(tc, what_is_printed_can_be_read_back);
+	tcase_add_test(tc, what_is_printed_of_moves_can_be_read_back);
 	tcase_add_test(tc, the_help_names_every_option_in_80_columns);
 	tcase_add_test(tc,
 		       pins_get_half_of_it_and_derived_files_a_quarter_of_pins);

@@ -33,6 +33,12 @@ for options, word in [("no_such_thing=1", "no_such_thing"),
                       ("passthrough=maybe", "passthrough"),
                       ("lease_ttl=-1s", "lease_ttl"),
                       ("derived=1Q", "derived"),
+                      ("weight_migration_max_members_per_round=0",
+                       "weight_migration_max_members_per_round"),
+                      ("weight_migration_max_bytes_per_round=0",
+                       "weight_migration_max_bytes_per_round"),
+                      ("default_weight_mixed_hot_ratio=1",
+                       "default_weight_mixed_hot_ratio"),
                       ("durability=none,control=sometimes", "control"),
                       ("config=/no/such/file", "/no/such/file")]:
     weightfs("-f", STORE, MNT, "-o", options, status=1, says_=[word])
