@@ -110,3 +110,16 @@ enum upkeep_action upkeep_decide(const struct upkeep_facts *f)
 	}
 	return waits ? UPKEEP_WAIT : UPKEEP_NOTHING;
 }
+
+uint64_t upkeep_round_room(const struct upkeep_round *r, uint64_t piece)
+{
+	uint64_t room = r->bytes < r->bytes_max ? r->bytes_max - r->bytes : 0;
+
+	return r->bytes == 0 && room < piece ? piece : room;
+}
+
+bool upkeep_round_takes(const struct upkeep_round *r, uint64_t bytes)
+{
+	return r->members < r->members_max &&
+	       bytes <= upkeep_round_room(r, bytes);
+}

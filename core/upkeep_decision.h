@@ -14,6 +14,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "core/weight_management.h"
 
@@ -63,5 +64,22 @@ struct upkeep_facts {
 };
 
 enum upkeep_action upkeep_decide(const struct upkeep_facts *f);
+
+/* How much one round of a move takes before others have their turn. */
+struct upkeep_round {
+	uint64_t members_max; /* 1 or more, */
+	uint64_t bytes_max;   /* as this */
+	uint64_t members;     /* taken so far */
+	uint64_t bytes;
+};
+
+/*
+ * How many more bytes the round takes. While it has none, that is at least
+ * `piece`, so that what can't be split further moves whatever its size.
+ */
+uint64_t upkeep_round_room(const struct upkeep_round *r, uint64_t piece);
+
+/* Whether it takes one more member, with so many bytes at once. */
+bool upkeep_round_takes(const struct upkeep_round *r, uint64_t bytes);
 
 #endif

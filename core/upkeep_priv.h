@@ -18,8 +18,8 @@
 #include "core/tree_priv.h"
 #include "core/upkeep_decision.h"
 
-/* One piece of work: the contracts' round. */
-#define UPKEEP_ROUND_FILES WEIGHT_DELETE_BATCH_MAX
+/* One piece of work that checks or writes back. Moves have options for it. */
+#define UPKEEP_ROUND_FILES 64
 #define UPKEEP_ROUND_BYTES ((uint64_t)1 << 30)
 /* Groups whose work advances in turn; the others come after them. */
 #define UPKEEP_ACTIVE_MAX 8

@@ -15,7 +15,6 @@
 #include "core/step.h"
 #include "core/upkeep_priv.h"
 
-#define ROUND_GRANULES ((size_t)(UPKEEP_ROUND_BYTES / PIN_GRANULE_BYTES))
 #define MIB ((uint64_t)1 << 20)
 /* Smaller files are read in one go. */
 #define AHEAD_BYTES_MIN ((uint64_t)16 << 20)
@@ -23,6 +22,16 @@
 #define AHEAD_BYTES (3 * PREFETCH_WINDOW_BYTES)
 #define AHEAD_PAUSE_MS 2
 #define SLICE_GRANULES ((size_t)32)
+
+static struct upkeep_round round_begin(const struct upkeep *u)
+{
+	const struct config *config = u->g->store->config;
+
+	return (struct upkeep_round){
+		.members_max = config->migration_round_members,
+		.bytes_max = config->migration_round_bytes,
+	};
+}
 
 /* ---- What the operation's record learns ---- */
 
@@ -102,6 +111,7 @@ __attribute__((format(printf, 4, 5))) static int get_stuck(
 struct pinning {
 	struct upkeep *u;
 	struct weight_file *file;
+	struct upkeep_round *round;
 	uint64_t filled; /* what the cache has lacked in all, as last seen */
 };
 
@@ -280,15 +290,34 @@ static int follow_ahead(struct upkeep *u, struct pinning *p, size_t granule)
 	return 0;
 }
 
-/* Granules from u->granule on, as many as a round takes. */
-static int pin_granules(struct upkeep *u, struct pinning *p,
-			struct pin_file *pin, size_t *left)
+/* The bytes of granules, of which the last one of a file may have fewer. */
+static uint64_t granule_bytes(const struct pin_file *pin, size_t from,
+			      size_t to)
 {
-	size_t end = u->granule + ROUND_GRANULES;
+	uint64_t size = pins_file_size(pin);
+	uint64_t end = to * PIN_GRANULE_BYTES;
+
+	return (end < size ? end : size) - from * PIN_GRANULE_BYTES;
+}
+
+/* Where a round that goes on with this file has to stop. */
+static size_t last_granule(const struct upkeep *u, const struct pinning *p,
+			   const struct pin_file *pin)
+{
+	size_t all = pins_file_granules(pin);
+	uint64_t room = upkeep_round_room(p->round, PIN_GRANULE_BYTES);
+
+	if (granule_bytes(pin, u->granule, all) <= room)
+		return all;
+	return u->granule + (size_t)(room / PIN_GRANULE_BYTES);
+}
+
+/* Granules from u->granule on. */
+static int pin_granules(struct upkeep *u, struct pinning *p,
+			struct pin_file *pin, size_t end, size_t *left)
+{
 	int r = 0;
 
-	if (end > pins_file_granules(pin))
-		end = pins_file_granules(pin);
 	while (u->granule < end && r == 0) {
 		size_t count = end - u->granule;
 		size_t more = 0;
@@ -300,25 +329,31 @@ static int pin_granules(struct upkeep *u, struct pinning *p,
 			r = pins_pin(pin, u->granule, count, pin_progress, p,
 				     &more);
 		*left += more;
-		if (r == 0)
-			u->granule += count;
+		if (r < 0)
+			break;
+		p->round->bytes +=
+			granule_bytes(pin, u->granule, u->granule + count);
+		u->granule += count;
 	}
 	return r;
 }
 
-static int pin_file(struct upkeep *u, struct weight_file *f, size_t *left)
+static int pin_file(struct upkeep *u, struct weight_file *f,
+		    struct upkeep_round *round, size_t *left)
 {
-	struct pinning p = { .u = u, .file = f };
+	struct pinning p = { .u = u, .file = f, .round = round };
 	struct pin_file *pin;
-	size_t granules;
+	size_t granules, end;
 	int r = tree_pin_get(f, true, &pin);
 
 	if (r < 0)
 		return r;
 	(void)newly_read(&p, 0);
 	granules = pins_file_granules(pin);
-	read_ahead(u, pin);
-	r = pin_granules(u, &p, pin, left);
+	end = last_granule(u, &p, pin);
+	if (u->granule < end)
+		read_ahead(u, pin);
+	r = pin_granules(u, &p, pin, end, left);
 	tree_pin_put(f);
 	if (r < 0 || u->granule >= granules)
 		upkeep_end_ahead(u);
@@ -326,7 +361,7 @@ static int pin_file(struct upkeep *u, struct weight_file *f, size_t *left)
 }
 
 /* One object, or as much of it as a round takes. 1: there is more of it. */
-static int pin_object(struct upkeep *u)
+static int pin_object(struct upkeep *u, struct upkeep_round *round)
 {
 	const struct tree_object *o = &u->content->objects[u->at];
 	cleanup(weight_file_unref_cleanup) struct weight_file *f = NULL;
@@ -343,7 +378,7 @@ static int pin_object(struct upkeep *u)
 	hot = u->granule == 0 && tree_file_is_hot_locked(f);
 	store_unlock(u->g->store);
 	if (!hot)
-		r = pin_file(u, f, &left);
+		r = pin_file(u, f, round, &left);
 	u->left_granules += left;
 	step("pin: some");
 	return r;
@@ -396,9 +431,8 @@ static int end_pinning(struct upkeep *u, const struct weight_metadata *m)
 
 int upkeep_pin(struct upkeep *u, const struct weight_metadata *m)
 {
-	size_t files = 0;
-	uint64_t start;
-	int r = 0;
+	struct upkeep_round round = round_begin(u);
+	int r;
 
 	if (!upkeep_take_turn(u))
 		return 0;
@@ -410,10 +444,8 @@ int upkeep_pin(struct upkeep *u, const struct weight_metadata *m)
 		if (r != 0)
 			return r < 0 ? r : 0;
 	}
-	start = u->done_bytes;
-	while (u->at < u->content->count &&
-	       upkeep_round_lasts(u, start, files)) {
-		r = pin_object(u);
+	while (u->at < u->content->count && upkeep_round_takes(&round, 1)) {
+		r = pin_object(u, &round);
 		if (r < 0)
 			return r == -ECANCELED ? r : pin_failed(u, m, r);
 		if (r > 0)
@@ -423,7 +455,7 @@ int upkeep_pin(struct upkeep *u, const struct weight_metadata *m)
 		store_unlock(u->g->store);
 		u->at++;
 		u->granule = 0;
-		files++;
+		round.members++;
 	}
 	save_progress(u, m);
 	return u->at < u->content->count ? 0 : end_pinning(u, m);
@@ -431,27 +463,71 @@ int upkeep_pin(struct upkeep *u, const struct weight_metadata *m)
 
 /* ---- Out of memory ---- */
 
-/* Some files of the group that are in memory, each with a reference. */
-static size_t pinned_files(struct weight_group *g, struct weight_file **ret,
-			   size_t max)
-{
-	size_t count = 0;
+/*
+ * Files that leave memory in one round. Letting their cache go takes longer
+ * than unpinning, and nobody waits for it.
+ */
+struct drop_work {
+	struct work work;
+	struct weight_store *store;
+	size_t count;
+	size_t room;
+	struct weight_file *files[]; /* references */
+};
 
+/* For one round of a revision. */
+static struct drop_work *drop_new(struct upkeep *u,
+				  const struct weight_metadata *m,
+				  const struct upkeep_round *round)
+{
+	uint64_t room = m->manifest.payload_count < round->members_max ?
+				m->manifest.payload_count :
+				round->members_max;
+	struct drop_work *w =
+		calloc(1, sizeof(*w) + room * sizeof(w->files[0]));
+
+	if (w) {
+		w->store = u->g->store;
+		w->room = (size_t)room;
+	}
+	return w;
+}
+
+static void drop_free(struct drop_work *w)
+{
+	for (size_t i = 0; i < w->count; i++)
+		weight_file_unref(w->files[i]);
+	free(w);
+}
+DEFINE_CLEANUP(struct drop_work *, drop_free)
+
+/* One that is all holes is in memory without a byte of it. */
+static bool is_in_memory_locked(struct weight_file *f)
+{
+	return f->pin && (pins_file_pinned_bytes(f->pin) > 0 ||
+			  tree_file_is_hot_locked(f));
+}
+
+/* Files of the group that are in memory, as many as the round takes. */
+static void choose_pinned(struct weight_group *g, struct upkeep_round *round,
+			  struct drop_work *w)
+{
 	store_lock(g->store);
-	for (struct list *at = g->files.next; at != &g->files && count < max;
-	     at = at->next) {
+	for (struct list *at = g->files.next;
+	     at != &g->files && w->count < w->room; at = at->next) {
 		struct weight_file *f =
 			container_of(at, struct weight_file, in_group);
 
-		/* One that is all holes is in memory without a byte of it. */
-		if (f->pin && (pins_file_pinned_bytes(f->pin) > 0 ||
-			       tree_file_is_hot_locked(f))) {
-			f->refs++;
-			ret[count++] = f;
-		}
+		if (!is_in_memory_locked(f))
+			continue;
+		if (!upkeep_round_takes(round, pins_file_size(f->pin)))
+			break;
+		round->members++;
+		round->bytes += pins_file_size(f->pin);
+		f->refs++;
+		w->files[w->count++] = f;
 	}
 	store_unlock(g->store);
-	return count;
 }
 
 /* Opens wait from here on for as long as it takes to look and to unpin. */
@@ -505,14 +581,6 @@ static uint64_t unpin_all(struct weight_file **files, size_t count)
 	return bytes;
 }
 
-/* Letting the cache go takes longer than unpinning, and nobody waits for it. */
-struct drop_work {
-	struct work work;
-	struct weight_store *store;
-	size_t count;
-	struct weight_file *files[UPKEEP_ROUND_FILES]; /* references */
-};
-
 /*
  * Takes the reference over. It may have been wanted in memory again since: if
  * that comes out now, whoever brought it there is told.
@@ -544,23 +612,13 @@ static void drop_run(struct work *work)
 	store_background_end(s);
 }
 
-/* Takes the references over. */
-static void drop_later(struct weight_store *s, struct weight_file **files,
-		       size_t count)
+/* Takes it over. */
+static void drop_later(struct drop_work *w)
 {
-	struct drop_work *w = calloc(1, sizeof(*w));
-
-	for (size_t i = 0; i < count && !w; i++)
-		drop_one(files[i]);
-	if (!w)
-		return;
 	w->work.run = drop_run;
 	w->work.priority = WORK_BULK;
-	w->store = s;
-	w->count = count;
-	memcpy(w->files, files, count * sizeof(*files));
-	store_background_begin(s);
-	workers_submit(s->tenders, &w->work);
+	store_background_begin(w->store);
+	workers_submit(w->store->tenders, &w->work);
 }
 
 /* Some of the group, with nobody coming in meanwhile. False: it is held. */
@@ -583,20 +641,18 @@ static bool unpin_some(struct upkeep *u, struct weight_file **files,
 
 int upkeep_unpin(struct upkeep *u, const struct weight_metadata *m)
 {
-	struct weight_file *files[UPKEEP_ROUND_FILES];
-	struct weight_group *g = u->g;
-	size_t count;
+	struct upkeep_round round = round_begin(u);
+	cleanup(drop_free_cleanup) struct drop_work *w = drop_new(u, m, &round);
 
+	if (!w)
+		return -ENOMEM;
 	if (u->total_bytes == 0)
 		upkeep_begin(u, 0, m->manifest.logical_bytes);
-	count = pinned_files(g, files, UPKEEP_ROUND_FILES);
-	if (!unpin_some(u, files, count)) {
-		for (size_t i = 0; i < count; i++)
-			weight_file_unref(files[i]);
+	choose_pinned(u->g, &round, w);
+	if (!unpin_some(u, w->files, w->count))
 		return UPKEEP_NOT_NOW;
-	}
 	step("unpin: some");
-	drop_later(g->store, files, count);
+	drop_later(take_ptr(w));
 	save_progress(u, m);
 	return 0;
 }

@@ -36,9 +36,7 @@
 #define WEIGHT_LEASE_TTL_MS_MAX 86400000 /* 24 hours */
 #define WEIGHT_LIST_LIMIT_DEFAULT 100
 #define WEIGHT_LIST_LIMIT_MAX 1000
-#define WEIGHT_DELETE_BATCH_MAX 64    /* members removed per round */
-#define WEIGHT_MIGRATE_MEMBERS_MAX 64 /* members moved per round */
-#define WEIGHT_MIGRATE_BYTES_MAX ((uint64_t)1 << 30)
+#define WEIGHT_DELETE_BATCH_MAX 64 /* members removed per round */
 
 /* The message of a finished operation; no other operation may carry it. */
 #define WEIGHT_OPERATION_COMPLETED "completed"

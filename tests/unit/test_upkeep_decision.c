@@ -408,6 +408,47 @@ START_TEST(what_waits_goes_on_when_it_may)
 }
 END_TEST
 
+/* ---- How much a round takes ---- */
+
+START_TEST(the_first_piece_goes_whatever_its_size)
+{
+	struct upkeep_round r = { .members_max = 2, .bytes_max = 10 };
+
+	ck_assert_uint_eq(upkeep_round_room(&r, 4), 10);
+	ck_assert_uint_eq(upkeep_round_room(&r, 10), 10);
+	ck_assert_uint_eq(upkeep_round_room(&r, 11), 11);
+	ck_assert(upkeep_round_takes(&r, 0));
+	ck_assert(upkeep_round_takes(&r, 10));
+	ck_assert(upkeep_round_takes(&r, UINT64_MAX));
+	/* What has no bytes leaves that to the next. */
+	r.members = 1;
+	ck_assert(upkeep_round_takes(&r, 11));
+}
+END_TEST
+
+START_TEST(a_round_is_full_of_bytes_or_of_members)
+{
+	struct upkeep_round r = { .members_max = 3, .bytes_max = 10 };
+
+	r.members = 1;
+	r.bytes = 4;
+	ck_assert_uint_eq(upkeep_round_room(&r, 7), 6);
+	ck_assert(upkeep_round_takes(&r, 6));
+	ck_assert(!upkeep_round_takes(&r, 7));
+	r.members = 2;
+	r.bytes = 10;
+	ck_assert_uint_eq(upkeep_round_room(&r, 1), 0);
+	ck_assert(upkeep_round_takes(&r, 0));
+	ck_assert(!upkeep_round_takes(&r, 1));
+	r.bytes = UINT64_MAX; /* after one that was larger */
+	ck_assert_uint_eq(upkeep_round_room(&r, 1), 0);
+	ck_assert(!upkeep_round_takes(&r, 1));
+	r.members = 3;
+	r.bytes = 1;
+	ck_assert(!upkeep_round_takes(&r, 0));
+}
+END_TEST
+
 Suite *suite(void)
 {
 	Suite *s = suite_create("upkeep_decision");
@@ -420,6 +461,8 @@ Suite *suite(void)
 	tcase_add_test(tc, when_everything_waits_only_records_are_written);
 	tcase_add_test(tc, from_everywhere_it_comes_to_rest);
 	tcase_add_test(tc, what_waits_goes_on_when_it_may);
+	tcase_add_test(tc, the_first_piece_goes_whatever_its_size);
+	tcase_add_test(tc, a_round_is_full_of_bytes_or_of_members);
 	suite_add_tcase(s, tc);
 	return s;
 }

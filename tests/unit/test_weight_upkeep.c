@@ -7,7 +7,10 @@
 
 #include "weight_tree_fixture.h"
 
+#include <stdatomic.h>
+
 #include "core/stamps.h"
+#include "core/step.h"
 
 #define LARGE (2 * MIB)
 #define NAME "model.safetensors"
@@ -497,6 +500,64 @@ START_TEST(what_is_lost_of_many_files_is_said_in_short)
 }
 END_TEST
 
+/* ---- Rounds ---- */
+
+static atomic_uint pins, unpins;
+
+static void count_steps(const char *name)
+{
+	if (strcmp(name, "pin: some") == 0)
+		pins++;
+	else if (strcmp(name, "unpin: some") == 0)
+		unpins++;
+}
+
+/* Of files of four granules, of one and of one. */
+static const struct {
+	uint64_t members, bytes;
+	unsigned pins, unpins;
+} rounds[] = {
+	{ 64, (uint64_t)1 << 30, 3, 1 },
+	{ 1, (uint64_t)1 << 30, 3, 3 },
+	{ 2, (uint64_t)1 << 30, 3, 2 },
+	{ 64, 2 * MIB, 6, 3 },
+	{ 64, 1, 6, 3 },
+};
+
+START_TEST(a_round_takes_what_it_may)
+{
+	static const size_t sizes[] = { 8 * MIB, 2 * MIB, 2 * MIB };
+	struct weight_group *g;
+
+	if (!can_pin())
+		skip("no right to lock memory");
+	close_store();
+	config.migration_round_members = rounds[_i].members;
+	config.migration_round_bytes = rounds[_i].bytes;
+	step_hook = count_steps;
+	open_store();
+	g = stage("7");
+	for (unsigned i = 0; i < ARRAY_LEN(sizes); i++) {
+		auto_free unsigned char *bytes = large_model(sizes[i], i);
+		char name[32];
+
+		(void)snprintf(name, sizeof(name), "m%u.safetensors", i);
+		weight_file_unref(put(g, i ? name : NAME, bytes, sizes[i]));
+	}
+	publish(g, "7");
+	settle(g);
+	unpins = 0;
+	ck_assert(arrives(g, WEIGHT_COLD));
+	assert_residency(g, WEIGHT_COLD);
+	ck_assert_uint_eq(unpins, rounds[_i].unpins);
+	pins = 0;
+	ck_assert(arrives(g, WEIGHT_HOT));
+	assert_residency(g, WEIGHT_HOT);
+	ck_assert_uint_eq(pins, rounds[_i].pins);
+	weight_group_unref(g);
+}
+END_TEST
+
 Suite *suite(void)
 {
 	Suite *s = suite_create("weight_upkeep");
@@ -509,6 +570,12 @@ Suite *suite(void)
 	tcase_add_test(t, what_a_staged_file_was_does_not_count);
 	tcase_add_test(t, a_staged_file_that_is_gone_leaves_memory);
 	tcase_add_test(t, what_goes_and_comes_back_at_once_is_there);
+	suite_add_tcase(s, t);
+
+	t = tcase_create("rounds");
+	tcase_set_timeout(t, 90);
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_add_loop_test(t, a_round_takes_what_it_may, 0, ARRAY_LEN(rounds));
 	suite_add_tcase(s, t);
 
 	t = tcase_create("broken");
