@@ -15,55 +15,128 @@ enum kind {
 
 /*
  * In the order of the output. Rows of one name stand together and differ in
- * their label; kind and help are taken from the first of them.
+ * their labels; help is that of the first of them.
  */
 /* clang-format off */
+#define IS(label, value) #label "=\"" #value "\""
+
 static const struct row {
 	const char *name;
 	enum kind kind;
 	const char *help;
-	const char *label; /* NULL: none */
-	const char *value;
+	const char *labels; /* as they are printed; NULL: none */
 } rows[METRIC_COUNT] = {
-#define FAMILY(index, name, kind, help, label, value)                          \
-	[METRIC_##index] = { name, kind, help, label, value }
-#define MEMBER(index, name, label, value)                                      \
-	[METRIC_##index] = { name, GAUGE, NULL, label, value }
+#define FAMILY(index, name, kind, help, labels)                                \
+	[METRIC_##index] = { name, kind, help, labels }
+#define MEMBER(index, name, kind, labels)                                      \
+	[METRIC_##index] = { name, kind, NULL, labels }
 #define ALONE(index, name, kind, help)                                         \
-	[METRIC_##index] = { name, kind, help, NULL, NULL }
+	[METRIC_##index] = { name, kind, help, NULL }
 
 	FAMILY(REVISIONS_IMPORTING, "weight_revisions", GAUGE,
 	       "Weight revisions by availability.",
-	       "availability", "importing"),
-	MEMBER(REVISIONS_READY, "weight_revisions", "availability", "ready"),
-	MEMBER(REVISIONS_DEGRADED, "weight_revisions",
-	       "availability", "degraded"),
-	MEMBER(REVISIONS_DELETING, "weight_revisions",
-	       "availability", "deleting"),
-	MEMBER(REVISIONS_DELETED, "weight_revisions",
-	       "availability", "deleted"),
+	       IS(availability, importing)),
+	MEMBER(REVISIONS_READY, "weight_revisions", GAUGE,
+	       IS(availability, ready)),
+	MEMBER(REVISIONS_DEGRADED, "weight_revisions", GAUGE,
+	       IS(availability, degraded)),
+	MEMBER(REVISIONS_DELETING, "weight_revisions", GAUGE,
+	       IS(availability, deleting)),
+	MEMBER(REVISIONS_DELETED, "weight_revisions", GAUGE,
+	       IS(availability, deleted)),
 
 	FAMILY(RESIDENCY_UNKNOWN, "weight_revision_residency", GAUGE,
 	       "Weight revisions by observed residency.",
-	       "residency", "unknown"),
-	MEMBER(RESIDENCY_HOT, "weight_revision_residency", "residency", "hot"),
-	MEMBER(RESIDENCY_COLD, "weight_revision_residency",
-	       "residency", "cold"),
-	MEMBER(RESIDENCY_MIXED, "weight_revision_residency",
-	       "residency", "mixed"),
-	MEMBER(RESIDENCY_ABSENT, "weight_revision_residency",
-	       "residency", "absent"),
+	       IS(residency, unknown)),
+	MEMBER(RESIDENCY_HOT, "weight_revision_residency", GAUGE,
+	       IS(residency, hot)),
+	MEMBER(RESIDENCY_COLD, "weight_revision_residency", GAUGE,
+	       IS(residency, cold)),
+	MEMBER(RESIDENCY_MIXED, "weight_revision_residency", GAUGE,
+	       IS(residency, mixed)),
+	MEMBER(RESIDENCY_ABSENT, "weight_revision_residency", GAUGE,
+	       IS(residency, absent)),
 
 	ALONE(ACTIVE_LEASES, "weight_active_leases", GAUGE,
 	      "Leases on weight revisions that have not expired."),
+	ALONE(EXPIRED_LEASES, "weight_expired_leases_total", COUNTER,
+	      "Leases that were removed because they had expired."),
 	ALONE(PENDING_OPERATIONS, "weight_pending_operations", GAUGE,
 	      "Residency operations that have not finished."),
 	ALONE(OLDEST_OPERATION_AGE_MS, "weight_oldest_operation_age_ms", GAUGE,
 	      "Milliseconds since the oldest unfinished operation started."),
+	ALONE(OPERATIONS_FINISHED, "weight_operations_finished_total", COUNTER,
+	      "Residency operations that reached their target."),
+	ALONE(OPERATION_FAILURES, "weight_operation_failures_total", COUNTER,
+	      "Errors that were recorded on residency operations."),
+	ALONE(OPERATION_RETRIES, "weight_operation_retries_total", COUNTER,
+	      "Moves that were begun again after a failure."),
+	ALONE(MIGRATION_PROCESSED_BYTES,
+	      "weight_migration_processed_bytes_total", COUNTER,
+	      "Bytes that residency operations recorded as done."),
+	ALONE(MIGRATION_REMAINING_BYTES, "weight_migration_remaining_bytes",
+	      GAUGE, "Bytes that unfinished operations have not recorded."),
+	ALONE(MIGRATION_DURATION_MS, "weight_migration_duration_ms_total",
+	      COUNTER, "Milliseconds that finished operations took in all."),
 	ALONE(RECONCILIATION_FAILURES, "weight_reconciliation_failures_total",
 	      COUNTER, "Rounds of background work that failed."),
+	ALONE(ABANDONED_IMPORTS, "weight_abandoned_imports_total", COUNTER,
+	      "Imports that were given up because nobody went on with them."),
 	ALONE(GROUP_GUARD_REFUSALS, "weight_group_guard_refusals_total",
 	      COUNTER, "Refused changes to parts of published revisions."),
+
+#define CLAIMS "weight_claims"
+	FAMILY(CLAIMS_PUT_FIRST_PREPARING_TARGET, CLAIMS, GAUGE,
+	       "Replacements of a revision by mode and phase.",
+	       IS(mode, put_first) "," IS(phase, preparing_target)),
+	MEMBER(CLAIMS_PUT_FIRST_RETIRING_BASE, CLAIMS, GAUGE,
+	       IS(mode, put_first) "," IS(phase, retiring_base)),
+	MEMBER(CLAIMS_PUT_FIRST_DELETING_BASE, CLAIMS, GAUGE,
+	       IS(mode, put_first) "," IS(phase, deleting_base)),
+	MEMBER(CLAIMS_PUT_FIRST_TARGET_IMPORTING, CLAIMS, GAUGE,
+	       IS(mode, put_first) "," IS(phase, target_importing)),
+	MEMBER(CLAIMS_PUT_FIRST_COMPLETED, CLAIMS, GAUGE,
+	       IS(mode, put_first) "," IS(phase, completed)),
+	MEMBER(CLAIMS_PUT_FIRST_ABORTED, CLAIMS, GAUGE,
+	       IS(mode, put_first) "," IS(phase, aborted)),
+	MEMBER(CLAIMS_DELETE_FIRST_PREPARING_TARGET, CLAIMS, GAUGE,
+	       IS(mode, delete_first) "," IS(phase, preparing_target)),
+	MEMBER(CLAIMS_DELETE_FIRST_RETIRING_BASE, CLAIMS, GAUGE,
+	       IS(mode, delete_first) "," IS(phase, retiring_base)),
+	MEMBER(CLAIMS_DELETE_FIRST_DELETING_BASE, CLAIMS, GAUGE,
+	       IS(mode, delete_first) "," IS(phase, deleting_base)),
+	MEMBER(CLAIMS_DELETE_FIRST_TARGET_IMPORTING, CLAIMS, GAUGE,
+	       IS(mode, delete_first) "," IS(phase, target_importing)),
+	MEMBER(CLAIMS_DELETE_FIRST_COMPLETED, CLAIMS, GAUGE,
+	       IS(mode, delete_first) "," IS(phase, completed)),
+	MEMBER(CLAIMS_DELETE_FIRST_ABORTED, CLAIMS, GAUGE,
+	       IS(mode, delete_first) "," IS(phase, aborted)),
+#undef CLAIMS
+
+	FAMILY(CLAIM_FAILURES_PUT_FIRST, "weight_claim_failures_total", COUNTER,
+	       "Steps of replacements that failed, by mode.",
+	       IS(mode, put_first)),
+	MEMBER(CLAIM_FAILURES_DELETE_FIRST, "weight_claim_failures_total",
+	       COUNTER, IS(mode, delete_first)),
+	FAMILY(CLAIM_RECOVERIES_PUT_FIRST, "weight_claim_recoveries_total",
+	       COUNTER,
+	       "Steps of replacements that their client had left, by mode.",
+	       IS(mode, put_first)),
+	MEMBER(CLAIM_RECOVERIES_DELETE_FIRST, "weight_claim_recoveries_total",
+	       COUNTER, IS(mode, delete_first)),
+
+	FAMILY(AUTO_PRESSURE, "weight_auto_triggers_total", COUNTER,
+	       "Moves that were decided automatically, by what led to them.",
+	       IS(trigger, pressure)),
+	MEMBER(AUTO_CAPACITY, "weight_auto_triggers_total", COUNTER,
+	       IS(trigger, capacity)),
+	MEMBER(AUTO_ACCESS, "weight_auto_triggers_total", COUNTER,
+	       IS(trigger, access)),
+
+	ALONE(OPLOG_ENTRIES, "oplog_entries", GAUGE,
+	      "Entries that the operation log holds."),
+	ALONE(OPLOG_APPENDS, "oplog_appends_total", COUNTER,
+	      "Entries that were appended to the operation log."),
 
 	ALONE(PUBLISHES, "publishes_total", COUNTER,
 	      "Revisions that were published."),
@@ -111,6 +184,7 @@ static const struct row {
 #undef MEMBER
 #undef ALONE
 };
+#undef IS
 /* clang-format on */
 
 static _Atomic uint64_t values[METRIC_COUNT];
@@ -173,10 +247,18 @@ static int write_head(struct buf *out, const char *name, enum kind kind,
 			  kind == COUNTER ? "counter" : "gauge");
 }
 
+/* Two changes may be counted in another order than they were made in. */
+static uint64_t value_of(enum metric m)
+{
+	uint64_t value = metrics_get(m);
+
+	return rows[m].kind == GAUGE && value > INT64_MAX ? 0 : value;
+}
+
 static int write_row(struct buf *out, enum metric m)
 {
 	const struct row *row = &rows[m];
-	unsigned long long value = metrics_get(m);
+	unsigned long long value = value_of(m);
 	int r;
 
 	if (row->help) {
@@ -184,11 +266,11 @@ static int write_row(struct buf *out, enum metric m)
 		if (r < 0)
 			return r;
 	}
-	if (!row->label)
+	if (!row->labels)
 		return buf_printf(out, METRICS_PREFIX "%s %llu\n", row->name,
 				  value);
-	return buf_printf(out, METRICS_PREFIX "%s{%s=\"%s\"} %llu\n", row->name,
-			  row->label, row->value, value);
+	return buf_printf(out, METRICS_PREFIX "%s{%s} %llu\n", row->name,
+			  row->labels, value);
 }
 
 /* Inside a label's value a backslash, a quote and a newline are escaped. */

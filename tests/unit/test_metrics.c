@@ -40,6 +40,25 @@ static const char *const from_the_start[] = {
 	"weight_oldest_operation_age_ms 0",
 	"weight_reconciliation_failures_total 0",
 	"weight_group_guard_refusals_total 0",
+	"weight_expired_leases_total 0",
+	"weight_operations_finished_total 0",
+	"weight_operation_failures_total 0",
+	"weight_operation_retries_total 0",
+	"weight_migration_processed_bytes_total 0",
+	"weight_migration_remaining_bytes 0",
+	"weight_migration_duration_ms_total 0",
+	"weight_abandoned_imports_total 0",
+	"weight_claims{mode=\"put_first\",phase=\"preparing_target\"} 0",
+	"weight_claims{mode=\"delete_first\",phase=\"aborted\"} 0",
+	"weight_claim_failures_total{mode=\"put_first\"} 0",
+	"weight_claim_failures_total{mode=\"delete_first\"} 0",
+	"weight_claim_recoveries_total{mode=\"put_first\"} 0",
+	"weight_claim_recoveries_total{mode=\"delete_first\"} 0",
+	"weight_auto_triggers_total{trigger=\"pressure\"} 0",
+	"weight_auto_triggers_total{trigger=\"capacity\"} 0",
+	"weight_auto_triggers_total{trigger=\"access\"} 0",
+	"oplog_entries 0",
+	"oplog_appends_total 0",
 	"publishes_total 0",
 	"derived_bytes 0",
 	"build_info{version=\"unknown\"} 1",
@@ -57,7 +76,34 @@ START_TEST(everything_is_there_from_the_start)
 }
 END_TEST
 
-/* Holds for rows added later, too. */
+/* Holds for rows added later, too, as do the next two. */
+START_TEST(nothing_was_counted_at_the_start)
+{
+	ck_assert_int_eq(metrics_write(&text), 0);
+	for (char *line = text.data; *line; line = strchr(line, '\n') + 1)
+		if (*line != '#' &&
+		    strncmp(line, "weightfs_build_info", 19) != 0)
+			ck_assert_msg(
+				strncmp(strchr(line, '\n') - 2, " 0", 2) == 0,
+				"%s", line);
+}
+END_TEST
+
+START_TEST(no_two_lines_are_about_the_same)
+{
+	ck_assert_int_eq(metrics_write(&text), 0);
+	for (char *line = text.data; *line; line = strchr(line, '\n') + 1) {
+		char head[160];
+
+		(void)snprintf(head, sizeof(head), "\n%.*s",
+			       (int)strcspn(line, "\n"), line);
+		*strrchr(head, ' ') = '\0';
+		if (*line != '#')
+			ck_assert_msg(!strstr(line, head), "twice: %s", head);
+	}
+}
+END_TEST
+
 START_TEST(each_metric_has_a_line_of_its_own)
 {
 	for (int i = 0; i < METRIC_COUNT; i++) {
@@ -71,6 +117,8 @@ START_TEST(each_metric_has_a_line_of_its_own)
 	}
 }
 END_TEST
+
+#define LABEL "[a-z]+=\"[a-z_]+\""
 
 static void match(const char *line, size_t len, const char *pattern)
 {
@@ -115,7 +163,8 @@ START_TEST(the_output_is_what_prometheus_reads)
 			match(line, len, pattern);
 		} else {
 			(void)snprintf(pattern, sizeof(pattern),
-				       "^%s(\\{[a-z]+=\"[a-z]+\"\\})? [0-9]+$",
+				       "^%s(\\{" LABEL "(," LABEL
+				       ")*\\})? [0-9]+$",
 				       name);
 			match(line, len, pattern);
 		}
@@ -133,6 +182,18 @@ START_TEST(a_gauge_goes_up_and_down)
 	ck_assert_int_eq(metrics_write(&text), 0);
 	ck_assert_ptr_nonnull(
 		strstr(text.data, "\nweightfs_weight_active_leases 9\n"));
+}
+END_TEST
+
+/* As when what one thread adds is counted after what another one takes off. */
+START_TEST(a_gauge_is_never_seen_below_zero)
+{
+	metrics_add(METRIC_ACTIVE_LEASES, -1);
+	ck_assert_int_eq(metrics_write(&text), 0);
+	ck_assert_ptr_nonnull(
+		strstr(text.data, "\nweightfs_weight_active_leases 0\n"));
+	metrics_add(METRIC_ACTIVE_LEASES, 3);
+	ck_assert_uint_eq(metrics_get(METRIC_ACTIVE_LEASES), 2);
 }
 END_TEST
 
@@ -201,9 +262,12 @@ Suite *suite(void)
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_loop_test(tc, everything_is_there_from_the_start, 0,
 			    ARRAY_LEN(from_the_start));
+	tcase_add_test(tc, nothing_was_counted_at_the_start);
+	tcase_add_test(tc, no_two_lines_are_about_the_same);
 	tcase_add_test(tc, each_metric_has_a_line_of_its_own);
 	tcase_add_test(tc, the_output_is_what_prometheus_reads);
 	tcase_add_test(tc, a_gauge_goes_up_and_down);
+	tcase_add_test(tc, a_gauge_is_never_seen_below_zero);
 	tcase_add_test(tc, what_others_count_never_goes_down);
 	tcase_add_test(tc, a_version_is_escaped);
 	tcase_add_test(tc, no_thread_loses_a_count);
