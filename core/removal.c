@@ -354,7 +354,7 @@ static int note_revisions(struct weight_store *s, struct map *known)
 			last && weight_lineage_equal(&last->identity.lineage,
 						     &m->identity.lineage);
 
-		wms_count_found(m);
+		wms_count_found(s->records, m);
 		if (m->availability != WEIGHT_DELETED)
 			r = note(known, &m->identity);
 		/* Those of one lineage stand together: once for all. */

@@ -201,6 +201,7 @@ uint64_t upkeep_retry_at(struct upkeep *u)
 	if (pause > UPKEEP_RETRY_MS_MAX)
 		pause = UPKEEP_RETRY_MS_MAX;
 	u->failures++;
+	u->failed = u->doing;
 	return clock_monotonic_ms() + pause;
 }
 
@@ -281,7 +282,7 @@ static int operation_facts(struct upkeep *u, const struct weight_metadata *m,
 {
 	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
 		NULL;
-	bool other;
+	bool another, starved;
 	int r;
 
 	f->operates = m->operation_id != 0;
@@ -294,14 +295,17 @@ static int operation_facts(struct upkeep *u, const struct weight_metadata *m,
 		f->target = op->target_residency;
 	}
 	store_lock(u->g->store);
-	other = u->operation_id != m->operation_id && u->no_memory;
+	another = u->operation_id != m->operation_id;
+	starved = u->no_memory;
 	u->operation_id = m->operation_id;
 	u->target = f->target;
 	u->started_ms = op ? op->started_at_ms : 0;
 	store_unlock(u->g->store);
 	/* What the one before had no memory for isn't wanted any more. */
-	if (other)
+	if (another && starved)
 		upkeep_set_stuck(u, false, NULL);
+	if (another)
+		u->failed = UPKEEP_NOTHING;
 	return 0;
 }
 
@@ -428,6 +432,7 @@ static uint64_t wait_until(const struct upkeep *u)
 static uint64_t round_failed(struct upkeep *u, int r)
 {
 	char sentence[WEIGHT_COMPONENT_MAX + 1];
+	uint64_t retry = upkeep_retry_at(u);
 
 	(void)log_debug(r, "upkeep of '%s', %d", u->g->hex, (int)u->doing);
 	metrics_add(METRIC_RECONCILIATION_FAILURES, 1);
@@ -437,7 +442,7 @@ static uint64_t round_failed(struct upkeep *u, int r)
 	switch_to(u, UPKEEP_WAIT);
 	upkeep_set_stuck(u, false, sentence);
 	u->round_failed = true;
-	return upkeep_retry_at(u);
+	return retry;
 }
 
 static void round_succeeded(struct upkeep *u)
@@ -460,6 +465,16 @@ static void note_turn(struct upkeep *u, struct upkeep_facts facts)
 	store_unlock(u->g->store);
 }
 
+static void note_retry(struct upkeep *u, const struct upkeep_facts *f,
+		       enum upkeep_action action)
+{
+	if (action != u->failed)
+		return;
+	u->failed = UPKEEP_NOTHING;
+	if (upkeep_is_of_operation(f, action))
+		metrics_add(METRIC_OPERATION_RETRIES, 1);
+}
+
 /* What to do next and when: 0 never again. */
 static uint64_t round_once(struct upkeep *u)
 {
@@ -479,6 +494,7 @@ static uint64_t round_once(struct upkeep *u)
 		return 0;
 	if (action == UPKEEP_WAIT)
 		return wait_until(u);
+	note_retry(u, &facts, action);
 	r = acts[action](u, m);
 	if (r < 0 && r != -ECANCELED)
 		return round_failed(u, r);

@@ -111,6 +111,21 @@ enum upkeep_action upkeep_decide(const struct upkeep_facts *f)
 	return waits ? UPKEEP_WAIT : UPKEEP_NOTHING;
 }
 
+bool upkeep_is_of_operation(const struct upkeep_facts *f,
+			    enum upkeep_action action)
+{
+	switch (action) {
+	case UPKEEP_PIN:
+	case UPKEEP_UNPIN:
+	case UPKEEP_FINISH:
+		return f->operates;
+	case UPKEEP_WRITE_BACK:
+		return f->operates && f->target == WEIGHT_COLD;
+	default:
+		return false;
+	}
+}
+
 uint64_t upkeep_round_room(const struct upkeep_round *r, uint64_t piece)
 {
 	uint64_t room = r->bytes < r->bytes_max ? r->bytes_max - r->bytes : 0;

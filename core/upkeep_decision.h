@@ -65,6 +65,10 @@ struct upkeep_facts {
 
 enum upkeep_action upkeep_decide(const struct upkeep_facts *f);
 
+/* Whether a round of this action is one of the operation that is active. */
+bool upkeep_is_of_operation(const struct upkeep_facts *f,
+			    enum upkeep_action action);
+
 /* How much one round of a move takes before others have their turn. */
 struct upkeep_round {
 	uint64_t members_max; /* 1 or more, */

@@ -59,9 +59,10 @@ struct upkeep {
 	bool names_checked;
 	uint64_t left_granules; /* that others pay for, in this pass */
 	uint64_t saved_ms;
-	unsigned failures;     /* in a row */
-	uint64_t pin_retry_ms; /* 0: now */
-	bool never_fits;       /* as was seen when there was no room */
+	unsigned failures;         /* in a row */
+	enum upkeep_action failed; /* what did and wasn't tried again yet */
+	uint64_t pin_retry_ms;     /* 0: now */
+	bool never_fits;           /* as was seen when there was no room */
 	uint64_t write_back_retry_ms;
 	bool write_back_failed; /* and the group's sentence says so */
 	bool round_failed;      /* and `stuck` says so */

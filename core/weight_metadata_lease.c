@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/metrics.h"
 #include "core/weight_metadata_store.h"
 #include "core/weight_metadata_store_priv.h"
 
@@ -472,6 +473,7 @@ int wms_lease_sweep(struct weight_metadata_store *store, uint64_t now_ms,
 	r = wms_update(store, META_RESERVED, sweep_body, &s);
 	if (r < 0)
 		return r;
+	metrics_add(METRIC_EXPIRED_LEASES, (int64_t)s.removed);
 	*ret_removed = s.removed;
 	return 0;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/metrics.h"
 #include "core/weight_metadata_store.h"
 #include "core/weight_metadata_store_priv.h"
 
@@ -27,7 +28,10 @@ struct operate {
 	double hot_ratio;
 	struct buf *why;
 	struct weight_operation *result;
+	/* For the metrics. */
 	struct wms_shape before, after;
+	bool changed;
+	uint64_t processed_bytes; /* before */
 };
 
 /* The operation that the id names, or NULL if the revision has none such. */
@@ -106,13 +110,34 @@ static int operate_body(struct meta_txn *txn, void *arg)
 	r = o->decide(o, &state, &out);
 	if (r < 0)
 		return r;
-	o->before = wms_shape_of(m);
-	o->after = wms_shape_of(&out.metadata);
+	o->before = wms_shape_of(m, op);
+	o->after = wms_shape_of(&out.metadata, &out.operation);
+	o->changed = out.changed;
+	o->processed_bytes = op ? op->processed_bytes : 0;
 	r = weight_operation_copy(&out.operation, &o->result);
 	if (r < 0)
 		return r;
 	return out.changed ? operate_write(txn, o, m, &out) :
 			     WMS_NOTHING_TO_WRITE;
+}
+
+/* A change that was committed. */
+static void count(const struct operate *o)
+{
+	const struct weight_operation *op = o->result;
+
+	wms_count_change(&o->before, &o->after);
+	if (!o->changed || o->request)
+		return;
+	metrics_add(METRIC_MIGRATION_PROCESSED_BYTES,
+		    (int64_t)(op->processed_bytes - o->processed_bytes));
+	if (o->message)
+		metrics_add(METRIC_OPERATION_FAILURES, 1);
+	if (!weight_operation_is_finished(op))
+		return;
+	metrics_add(METRIC_OPERATIONS_FINISHED, 1);
+	metrics_add(METRIC_MIGRATION_DURATION_MS,
+		    (int64_t)(op->updated_at_ms - op->started_at_ms));
 }
 
 static int operate_apply(struct weight_metadata_store *store,
@@ -129,7 +154,7 @@ static int operate_apply(struct weight_metadata_store *store,
 		return r;
 	r = wms_update(store, purpose, operate_body, o);
 	if (r == 0)
-		wms_count_change(&o->before, &o->after);
+		count(o);
 	if (r == 0 && ret)
 		*ret = take_ptr(o->result);
 	weight_operation_free(o->result);

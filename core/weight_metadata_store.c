@@ -439,8 +439,12 @@ static int publish_body(struct meta_txn *txn, void *arg)
 static void count_publish(const struct weight_metadata *m)
 {
 	const struct wms_shape before = { .there = false };
-	const struct wms_shape after = wms_shape_of(m);
+	struct weight_operation op = { .operation_id = 0 };
+	struct wms_shape after;
 
+	if (m->operation_id != 0)
+		weight_decide_publish_operation(m, &op);
+	after = wms_shape_of(m, &op);
 	wms_count_change(&before, &after);
 }
 
@@ -576,12 +580,14 @@ struct change {
 		      struct weight_metadata *ret, bool *ret_changed);
 	bool drops_leases;
 	struct weight_metadata *result;
-	struct wms_shape before;
+	struct wms_shape before, after;
 };
 
 static int change_body(struct meta_txn *txn, void *arg)
 {
 	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
+	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
+		NULL;
 	struct change *change = arg;
 	struct weight_metadata next;
 	bool changed;
@@ -591,7 +597,7 @@ static int change_body(struct meta_txn *txn, void *arg)
 	r = wms_revision_get(txn, &change->key, change->identity, &m);
 	if (r < 0)
 		return r;
-	change->before = wms_shape_of(m);
+	change->before = change->after = wms_shape_of(m, NULL);
 	r = change->decide(txn, change, m, &next, &changed);
 	if (r < 0)
 		return r;
@@ -605,9 +611,11 @@ static int change_body(struct meta_txn *txn, void *arg)
 		if (r < 0)
 			return r;
 	}
-	r = wms_operation_follow(txn, m, &next, change->now_ms);
-	if (r < 0)
+	if ((r = wms_operation_active(txn, m, &op)) < 0 ||
+	    (r = wms_operation_follow(txn, op, &next, change->now_ms)) < 0)
 		return r;
+	change->before = wms_shape_of(m, op);
+	change->after = wms_shape_of(&next, op);
 	return wms_revision_put(txn, &change->key, &next);
 }
 
@@ -620,11 +628,8 @@ static int change_apply(struct weight_metadata_store *store,
 	if (r < 0)
 		return r;
 	r = wms_update(store, META_RESERVED, change_body, change);
-	if (r == 0) {
-		const struct wms_shape after = wms_shape_of(change->result);
-
-		wms_count_change(&change->before, &after);
-	}
+	if (r == 0)
+		wms_count_change(&change->before, &change->after);
 	if (r == 0 && ret)
 		*ret = take_ptr(change->result);
 	weight_metadata_free(change->result);

@@ -180,7 +180,8 @@ int wms_mark_durable(struct weight_metadata_store *store,
  * Counts a revision that is there when the store is opened; what changes from
  * then on is counted by the mutations themselves.
  */
-void wms_count_found(const struct weight_metadata *m);
+void wms_count_found(struct weight_metadata_store *store,
+		     const struct weight_metadata *m);
 
 /* ---- Removal ---- */
 

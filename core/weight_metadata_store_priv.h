@@ -7,6 +7,7 @@
 #ifndef CORE_WEIGHT_METADATA_STORE_PRIV_H
 #define CORE_WEIGHT_METADATA_STORE_PRIV_H
 
+#include "core/metrics.h"
 #include "core/weight_metadata_store.h"
 
 struct weight_metadata_store {
@@ -99,25 +100,39 @@ int wms_operation_active(struct meta_txn *txn, const struct weight_metadata *m,
 int wms_operation_blocks(struct meta_txn *txn, const struct weight_metadata *m,
 			 bool *ret);
 
-/* Does for a change of `before` what weight_decide_operation_follow() says. */
+/*
+ * Does for a change of its revision what weight_decide_operation_follow() says.
+ * op is the active one, or NULL.
+ */
 int wms_operation_follow(struct meta_txn *txn,
-			 const struct weight_metadata *before,
+			 const struct weight_operation *op,
 			 const struct weight_metadata *next, uint64_t now_ms);
 
 /* All of them, and that the active ones of all revisions are there. */
 int wms_operation_check_all(struct meta_txn *txn);
 
-/* What the metrics count of a revision; m may be NULL. */
+/*
+ * What the metrics count of a revision. Both may be NULL; of an operation that
+ * is not the active one nothing is counted.
+ */
 struct wms_shape {
 	bool there;
 	bool operates;
 	enum weight_availability availability;
 	enum weight_residency residency;
+	uint64_t remaining_bytes; /* of the operation */
 };
-struct wms_shape wms_shape_of(const struct weight_metadata *m);
+struct wms_shape wms_shape_of(const struct weight_metadata *m,
+			      const struct weight_operation *op);
 /* After a change was committed. */
 void wms_count_change(const struct wms_shape *before,
 		      const struct wms_shape *after);
+
+/* The metric for what a claim is or does. Any mode and phase that there is. */
+enum metric wms_claim_metric(enum weight_upsert_mode mode,
+			     enum weight_upsert_phase phase);
+enum metric wms_claim_failure_metric(enum weight_upsert_mode mode);
+enum metric wms_claim_recovery_metric(enum weight_upsert_mode mode);
 
 /* Calls meta_update(); what has nothing to write is a success. */
 int wms_update(struct weight_metadata_store *store, enum meta_purpose purpose,

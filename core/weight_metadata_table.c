@@ -433,18 +433,14 @@ int wms_operation_blocks(struct meta_txn *txn, const struct weight_metadata *m,
 }
 
 int wms_operation_follow(struct meta_txn *txn,
-			 const struct weight_metadata *before,
+			 const struct weight_operation *op,
 			 const struct weight_metadata *next, uint64_t now_ms)
 {
-	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
-		NULL;
 	struct weight_operation after;
 	bool changed;
-	int r;
 
-	r = wms_operation_active(txn, before, &op);
-	if (r < 0 || !op)
-		return r;
+	if (!op)
+		return 0;
 	weight_decide_operation_follow(op, next, now_ms, &after, &changed);
 	return changed ? wms_operation_put(txn, &after) : 0;
 }

@@ -408,6 +408,24 @@ START_TEST(what_waits_goes_on_when_it_may)
 }
 END_TEST
 
+START_TEST(only_what_an_operation_needs_is_of_it)
+{
+	struct upkeep_facts f = good_facts();
+
+	for (int a = UPKEEP_NOTHING; a <= UPKEEP_SCRUB; a++)
+		ck_assert(!upkeep_is_of_operation(&f, (enum upkeep_action)a));
+	f.operates = true;
+	for (int a = UPKEEP_NOTHING; a <= UPKEEP_SCRUB; a++)
+		ck_assert_int_eq(
+			upkeep_is_of_operation(&f, (enum upkeep_action)a),
+			a == UPKEEP_PIN || a == UPKEEP_UNPIN ||
+				a == UPKEEP_FINISH || a == UPKEEP_WRITE_BACK);
+	f.target = WEIGHT_HOT;
+	ck_assert(!upkeep_is_of_operation(&f, UPKEEP_WRITE_BACK));
+	ck_assert(upkeep_is_of_operation(&f, UPKEEP_PIN));
+}
+END_TEST
+
 /* ---- How much a round takes ---- */
 
 START_TEST(the_first_piece_goes_whatever_its_size)
@@ -461,6 +479,7 @@ Suite *suite(void)
 	tcase_add_test(tc, when_everything_waits_only_records_are_written);
 	tcase_add_test(tc, from_everywhere_it_comes_to_rest);
 	tcase_add_test(tc, what_waits_goes_on_when_it_may);
+	tcase_add_test(tc, only_what_an_operation_needs_is_of_it);
 	tcase_add_test(tc, the_first_piece_goes_whatever_its_size);
 	tcase_add_test(tc, a_round_is_full_of_bytes_or_of_members);
 	suite_add_tcase(s, tc);

@@ -84,6 +84,35 @@ START_TEST(a_publish_that_has_no_room_is_on_the_disk_until_there_is)
 }
 END_TEST
 
+/* An error that stays as it is was recorded once, whatever is tried. */
+START_TEST(what_fails_is_counted_and_tried_again)
+{
+	struct weight_group *g;
+	uint64_t failures;
+
+	if (!can_pin())
+		skip("no right to lock memory");
+	config.memory_bytes = LARGE / 2;
+	reopen_store();
+	g = published_large("7", LARGE);
+	assert_no_room(g);
+	wait_until(metrics_get(METRIC_OPERATION_RETRIES) >= 3);
+	failures = metrics_get(METRIC_OPERATION_FAILURES);
+	ck_assert_uint_ge(failures, 1);
+	ck_assert_uint_lt(failures, 3);
+	ck_assert_uint_eq(metrics_get(METRIC_OPERATIONS_FINISHED), 0);
+	ck_assert_uint_eq(metrics_get(METRIC_MIGRATION_REMAINING_BYTES), LARGE);
+	/* The other way there is no failure. */
+	move(g, WEIGHT_COLD);
+	wait_until(operation_of(g) == 0);
+	ck_assert_uint_eq(metrics_get(METRIC_OPERATION_FAILURES), failures);
+	ck_assert_uint_eq(metrics_get(METRIC_OPERATIONS_FINISHED), 1);
+	ck_assert_uint_eq(metrics_get(METRIC_MIGRATION_PROCESSED_BYTES), LARGE);
+	ck_assert_uint_eq(metrics_get(METRIC_MIGRATION_REMAINING_BYTES), 0);
+	weight_group_unref(g);
+}
+END_TEST
+
 START_TEST(what_can_never_fit_keeps_nothing_from_others)
 {
 	auto_free unsigned char *bytes = large_model(LARGE, 1);
@@ -700,6 +729,7 @@ Suite *suite(void)
 	tcase_add_test(t, a_policy_of_cold_pins_nothing);
 	tcase_add_test(
 		t, a_publish_that_has_no_room_is_on_the_disk_until_there_is);
+	tcase_add_test(t, what_fails_is_counted_and_tried_again);
 	tcase_add_test(t, what_can_never_fit_keeps_nothing_from_others);
 	tcase_add_test(t, headroom_is_left_for_copying_in);
 	tcase_add_test(t, a_staged_tree_that_rests_gives_way);
