@@ -14,7 +14,7 @@
  * sentence on a refusal and may be NULL; errors are listed in the order in which
  * they are looked for. Nothing is stored on a refusal.
  *
- * Source: weight contracts, sections 6.11 and 6.13.
+ * Source: weight contracts, sections 6.10, 6.11, 6.13 and 6.17.
  */
 #ifndef CORE_WEIGHT_DECISION_LINEAGE_H
 #define CORE_WEIGHT_DECISION_LINEAGE_H
@@ -37,7 +37,7 @@ struct weight_upsert_request {
 	enum weight_upsert_mode mode;
 	uint64_t expected_base_metadata_generation; /* 1 or more */
 	bool described; /* else the target is staged on the mount */
-	struct weight_import import;
+	struct weight_import import; /* zero if it isn't described */
 };
 
 /* What there is. NULL stands for a record that is not there. */
@@ -58,6 +58,9 @@ struct weight_lineage_state {
  *
  * A claim of the mode DELETE_FIRST whose target was interrupted loses its error
  * when it is resumed by its own request; that is a change.
+ *
+ * A described import has at least one object, one byte and one affinity unit,
+ * and a digest of its units.
  *
  * Errors:
  *  -EINVAL	a bad identity, mode, request id, fence or import; base and
@@ -136,26 +139,22 @@ enum weight_claim_step {
 
 /*
  *	phase			and				step
- *	PREPARING_TARGET	target READY (and durable)	COMMIT
- *				READY, not durable yet		WAITS
+ *	PREPARING_TARGET,	target READY (and durable)	COMMIT
+ *	TARGET_IMPORTING	READY, not durable yet		WAITS
  *				DEGRADED			WAITS
  *				IMPORTING, or staged		WAITS
  *				DELETING			CLEAN
  *				DELETED				ABORT
  *				none, described			PREPARE
  *				none, not described		ABORT
- *	RETIRING_BASE		base DELETED or none		ADVANCE
- *	DELETING_BASE		base has leases or an operation	WAITS
+ *	RETIRING_BASE,		base DELETED or none		ADVANCE
+ *	DELETING_BASE		base has leases, or an operation
  *				that is not to be ended		WAITS
  *				base DELETING			WAITS
  *				else				DELETE
- *	TARGET_IMPORTING	target READY (and durable)	COMMIT
- *				IMPORTING, staged, DEGRADED	WAITS
- *				DELETING			CLEAN
- *				DELETED, or none		WAITS with the
- *					error WEIGHT_CLAIM_INTERRUPTED: ABORT
- *					while it lacks that error, else WAITS;
- *					none, described, no error: PREPARE
+ *
+ * With the error WEIGHT_CLAIM_INTERRUPTED it waits for its own request instead
+ * of ABORT and PREPARE. A target that is staged beside its tombstone is staged.
  *
  * An operation of the base that only pins or unpins doesn't keep it: the
  * deletion ends it.
@@ -180,8 +179,10 @@ int weight_decide_claim_advance(const struct weight_lineage_state *state,
  * it is: begin an import, publish, or delete. by_claim: on behalf of the claim
  * that is going on.
  *
- * Errors: -EBUSY a claim is going on, and this is not its target's import nor,
- * for deletion, done by it.
+ * Errors: -EBUSY a claim is going on, and this is
+ *  - an import of another generation than its target,
+ *  - the import of its target before a base that goes first is gone,
+ *  - a deletion of its base or target that isn't done by it.
  */
 int weight_decide_beside_claim(const struct weight_lineage_record *lineage,
 			       uint64_t generation, bool is_import,
