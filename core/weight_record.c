@@ -128,10 +128,7 @@ struct reader {
 
 static unsigned get_u8(struct reader *rd)
 {
-	uint8_t byte;
-
-	cursor_bytes(&rd->c, &byte, sizeof(byte));
-	return byte;
+	return cursor_u8(&rd->c);
 }
 
 static double get_ratio(struct reader *rd)
@@ -593,5 +590,40 @@ int weight_record_lineage_decode(const void *bytes, size_t len,
 	if (r < 0)
 		return r;
 	*ret = take_ptr(record);
+	return 0;
+}
+
+int weight_record_identity_encode(const struct weight_identity *id,
+				  struct buf *ret)
+{
+	struct writer w = { .bytes = BUF_INIT };
+	int r = weight_identity_check(id, NULL);
+
+	if (r < 0)
+		return r;
+	put_identity(&w, id);
+	return writer_finish(&w, ret);
+}
+
+int weight_record_identity_decode(const void *bytes, size_t len,
+				  struct weight_identity **ret)
+{
+	auto_free struct weight_identity *id = NULL;
+	struct reader rd = { .c = cursor_over(bytes, len) };
+	int r;
+
+	if (len > WEIGHT_RECORD_BYTES_MAX)
+		return log_debug(-EUCLEAN, "%zu bytes", len);
+	id = malloc(sizeof(*id) + len);
+	if (!id)
+		return -ENOMEM;
+	rd.strings = (char *)(id + 1);
+	get_identity(&rd, id);
+	if (cursor_done(&rd.c) < 0)
+		return log_debug(-EUCLEAN, "length");
+	r = stored(weight_identity_check(id, NULL));
+	if (r < 0)
+		return r;
+	*ret = take_ptr(id);
 	return 0;
 }

@@ -153,4 +153,10 @@ int weight_record_lineage_encode(const struct weight_lineage_record *l,
 int weight_record_lineage_decode(const void *bytes, size_t len,
 				 struct weight_lineage_record **ret);
 
+/* An identity alone, for what names a revision. It has no version. */
+int weight_record_identity_encode(const struct weight_identity *id,
+				  struct buf *ret);
+int weight_record_identity_decode(const void *bytes, size_t len,
+				  struct weight_identity **ret);
+
 #endif

@@ -14,7 +14,7 @@
 	"weight:"                                                              \
 	"d959bc5c5b651824ad866863c325ebbf49a98a9482863ced2c1f7caac4039d73"
 
-/* Where fields of the four layouts are; the headers say so. */
+/* Where fields of the layouts are; the headers say so. */
 #define AT_VERSION 0
 #define AT_AVAILABILITY 2
 #define AT_RESIDENCY 3
@@ -333,6 +333,7 @@ START_TEST(an_invalid_record_is_not_written)
 	struct weight_lease l = lease;
 	struct weight_staging s = staging;
 	struct weight_operation op = operation;
+	struct weight_identity id = { { "t", "n", "r", "v" }, 0 };
 
 	m.observed_hot_ratio = 2.0;
 	l.holder = "\n";
@@ -342,7 +343,26 @@ START_TEST(an_invalid_record_is_not_written)
 	ck_assert_int_eq(weight_record_lease_encode(&l, &bytes), -EINVAL);
 	ck_assert_int_eq(weight_record_staging_encode(&s, &bytes), -EINVAL);
 	ck_assert_int_eq(weight_record_operation_encode(&op, &bytes), -EINVAL);
+	ck_assert_int_eq(weight_record_identity_encode(&id, &bytes), -EINVAL);
 	ck_assert_uint_eq(bytes.len, 0);
+}
+END_TEST
+
+START_TEST(an_identity_comes_back_as_it_was)
+{
+	static const char expected[] = "\x01\0t\x03\0n/x\x03\0r r"
+				       "\x02\0\xc3\xa9"
+				       "\xff\xff\xff\xff\xff\xff\xff\xff";
+	cleanup(weight_identity_free_cleanup) struct weight_identity *id = NULL;
+	cleanup(buf_release) struct buf bytes = BUF_INIT;
+
+	ck_assert_int_eq(weight_record_identity_encode(&lease.identity, &bytes),
+			 0);
+	ck_assert_uint_eq(bytes.len, sizeof(expected) - 1);
+	ck_assert_mem_eq(bytes.data, expected, bytes.len);
+	ck_assert_int_eq(
+		weight_record_identity_decode(bytes.data, bytes.len, &id), 0);
+	ck_assert(weight_identity_equal(id, &lease.identity));
 }
 END_TEST
 
@@ -354,6 +374,7 @@ static int decode_each(const char *data, size_t len, int which)
 	cleanup(weight_staging_free_cleanup) struct weight_staging *s = NULL;
 	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
 		NULL;
+	cleanup(weight_identity_free_cleanup) struct weight_identity *id = NULL;
 	auto_free char *copy = malloc(len ? len : 1);
 	int r;
 
@@ -362,8 +383,9 @@ static int decode_each(const char *data, size_t len, int which)
 	r = which == 0 ? weight_record_metadata_decode(copy, len, &m) :
 	    which == 1 ? weight_record_lease_decode(copy, len, &l) :
 	    which == 2 ? weight_record_staging_decode(copy, len, &s) :
-			 weight_record_operation_decode(copy, len, &op);
-	ck_assert(r == 0 || (!m && !l && !s && !op));
+	    which == 3 ? weight_record_operation_decode(copy, len, &op) :
+			 weight_record_identity_decode(copy, len, &id);
+	ck_assert(r == 0 || (!m && !l && !s && !op && !id));
 	return r;
 }
 
@@ -372,7 +394,9 @@ static void encode_each(int which, struct buf *ret)
 	int r = which == 0 ? weight_record_metadata_encode(&metadata, ret) :
 		which == 1 ? weight_record_lease_encode(&lease, ret) :
 		which == 2 ? weight_record_staging_encode(&staging, ret) :
-			     weight_record_operation_encode(&operation, ret);
+		which == 3 ? weight_record_operation_encode(&operation, ret) :
+			     weight_record_identity_encode(&operation.identity,
+							   ret);
 
 	ck_assert_int_eq(r, 0);
 }
@@ -461,6 +485,9 @@ static const struct {
 	{ "operation: generation",     3, 88, 0 },
 	{ "operation: cursor",         3, 98, '\n' },
 	{ "operation: no message",     3, 99, 0 },
+	{ "identity: tenant",          4, 2, '_' },
+	{ "identity: NUL",             4, 5, '\0' },
+	{ "identity: generation 0",    4, 12, 0 },
 };
 /* clang-format on */
 
@@ -516,12 +543,16 @@ static int write_and_read(void)
 	cleanup(buf_release) struct buf b = BUF_INIT;
 	cleanup(buf_release) struct buf c = BUF_INIT;
 	cleanup(buf_release) struct buf d = BUF_INIT;
+	cleanup(buf_release) struct buf e = BUF_INIT;
+	cleanup(weight_identity_free_cleanup) struct weight_identity *id = NULL;
 	int r;
 
 	if ((r = weight_record_metadata_encode(&metadata, &a)) < 0 ||
 	    (r = weight_record_lease_encode(&lease, &b)) < 0 ||
 	    (r = weight_record_staging_encode(&staging, &c)) < 0 ||
 	    (r = weight_record_operation_encode(&operation, &d)) < 0 ||
+	    (r = weight_record_identity_encode(&lease.identity, &e)) < 0 ||
+	    (r = weight_record_identity_decode(e.data, e.len, &id)) < 0 ||
 	    (r = weight_record_metadata_decode(a.data, a.len, &m)) < 0 ||
 	    (r = weight_record_lease_decode(b.data, b.len, &l)) < 0 ||
 	    (r = weight_record_operation_decode(d.data, d.len, &op)) < 0 ||
@@ -552,9 +583,10 @@ Suite *suite(void)
 	tcase_add_test(tc, the_layout_of_a_revision_is_fixed);
 	tcase_add_test(tc, the_longest_record_fits);
 	tcase_add_test(tc, an_invalid_record_is_not_written);
-	tcase_add_loop_test(tc, a_record_of_another_length_is_damaged, 0, 4);
+	tcase_add_test(tc, an_identity_comes_back_as_it_was);
+	tcase_add_loop_test(tc, a_record_of_another_length_is_damaged, 0, 5);
 	tcase_add_loop_test(tc, other_versions_are_told_from_damage, 0, 4);
-	tcase_add_loop_test(tc, more_than_a_record_can_have_is_damaged, 0, 4);
+	tcase_add_loop_test(tc, more_than_a_record_can_have_is_damaged, 0, 5);
 	tcase_add_loop_test(tc, a_damaged_field_is_noticed, 0,
 			    (int)ARRAY_LEN(damages));
 	tcase_add_test(tc, any_changed_byte_gives_an_error_or_another_record);
