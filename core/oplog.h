@@ -30,13 +30,14 @@
  *	LEASE_DELETE	u64 lease id; identity; u64 fenced metadata generation
  *	LINEAGE_UPSERT	lineage
  *
- * Ownership: what is decoded is one heap allocation with all it points to, for
- * its _free function.
+ * Ownership: what is decoded belongs to the caller with all it points to, for
+ * its _free function, which frees it as a whole.
  *
- * Errors of encoding: -EINVAL the record breaks a rule, a key or tenant that
- * doesn't belong to it; -EFBIG above a limit; -ENOMEM, -EOVERFLOW, -EIO. Of
- * decoding: -EUCLEAN damaged, -EPROTONOSUPPORT a newer version or an unknown
- * type, -ENOMEM, -EIO.
+ * Errors of encoding: -EINVAL a record breaks a rule, an unknown type, an
+ * operation that doesn't belong to the revision or comes twice; -EFBIG more
+ * operations than OPLOG_OPERATIONS_MAX; -ENOMEM, -EOVERFLOW, -EIO. Of decoding:
+ * -EUCLEAN damaged or above a limit, -EPROTONOSUPPORT a newer version or an
+ * unknown type, -ENOMEM, -EIO.
  *
  * Source: weight contracts, sections 8.1 and 8.4. The numbers never change.
  */

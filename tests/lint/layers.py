@@ -52,6 +52,7 @@ OWNERS = {
     r"lmdb\.h": r"core/meta\.c",
     r"yajl/": r"core/json\.c",
     r"openssl/": r"core/digest\.c|transport/tls_.*",
+    r"xxhash\.h": r"core/oplog\.c",
     r"fuse": r"fs/.*",
     r"(infiniband|rdma)/": r"transport/rdma_.*\.c",
 }

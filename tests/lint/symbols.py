@@ -22,6 +22,7 @@ OWNERS = {
     r"mdb_": r"core/meta",
     r"yajl_": r"core/json",
     r"(EVP_|SHA\d|CRYPTO_|ERR_)": r"core/digest",
+    r"XXH": r"core/oplog",
     r"fuse_": r"fs/\w+",
     r"clock_gettime$": r"core/clock|fs/\w+",
 }
