@@ -32,31 +32,43 @@ struct weight_replay_state {
 /*
  * METADATA_UPSERT: the first metadata generation is 1 (an import that begins),
  * or WEIGHT_PUBLISHED_GENERATION (one that is published at once); later ones are
- * the current one plus 1, by a legal transition, with an immutable reference
- * from READY on, the same creation time, and times that don't go back. At the
- * same generation nothing may differ but `durable`, the last access (which
- * doesn't go back) and operations that changed with it. Nothing follows on a
+ * the current one plus 1, by a legal transition, with the payload and affinity
+ * summary that it began with, an immutable reference from READY on, the same
+ * creation time, and times that don't go back. At the same generation nothing
+ * may differ but `durable`, the times of update and of the last access (which
+ * don't go back) and operations that changed with it. Nothing follows on a
  * tombstone, but for an import that a live DELETE_FIRST claim in phase
- * TARGET_IMPORTING begins again for its own target. An active operation that
- * the revision has then must be in the entry or be there, fenced at the new
- * generation; one that it had and has no more must be in the entry, over. An
- * operation that is over doesn't change; counters of one don't go down.
+ * TARGET_IMPORTING begins again for its own target, with a description and a
+ * creation time of its own.
  *
- * METADATA_DELETE: the revision is DELETING and the generation the next one; the
- * same tombstone again is accepted.
+ * Its operations: an active one that the revision has then must be in the entry
+ * or be there, fenced at the new generation; one that it had and has no more
+ * must be in the entry, over, with the fence that it had, and finished only
+ * where the revision is idle and has reached the target. A new one has an id
+ * from next_operation_id on. What an operation is doing for which revision
+ * stays as it began, one that is over doesn't change, counters and times of one
+ * don't go down.
+ *
+ * METADATA_DELETE: the revision is DELETING, the generation the next one, and
+ * the timestamp not before its last update; the same tombstone again is
+ * accepted.
  *
  * LEASE_UPSERT: a new one has an id from next_lease_id on, the revision is READY
  * or DEGRADED and the fence its metadata generation; one that is there keeps
  * identity, holder and fence and is only extended. An id below next_lease_id
- * without a lease was released: it never comes back.
+ * without a lease was released: it never comes back. The revision is there, and
+ * its last access doesn't go back.
  *
  * LEASE_DELETE: the lease has this identity and fence; one that is gone already
  * is accepted if its id was ever given.
  *
  * LINEAGE_UPSERT: the first lineage metadata generation is 1, later ones the
  * current plus 1, or the same record again; the watermark doesn't go down, times
- * neither; a live claim is followed by its own next phases only, never by
- * another claim.
+ * neither; a claim begins in the first phase of its mode; a live one is followed
+ * by its own next phases only, never by another claim, and one that has ended by
+ * itself unchanged or by another one.
+ *
+ * The last id of all, UINT64_MAX, is never given: no next one would be left.
  *
  * Errors: -EUCLEAN the entry doesn't follow.
  */
