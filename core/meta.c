@@ -18,6 +18,7 @@
 
 #include "core/log.h"
 #include "core/meta_disk.h"
+#include "core/step.h"
 
 #define DATA_NAME META_DISK_DATA
 #define LOCK_NAME "lock.mdb"
@@ -43,6 +44,7 @@ static const char *const db_names[META_DB_COUNT] = {
 	[META_DB_LINEAGE] = "lineage",
 	[META_DB_OPERATION] = "operation",
 	[META_DB_OPLOG] = "oplog",
+	[META_DB_NAME] = "name",
 };
 
 /*
@@ -417,6 +419,7 @@ int meta_put(struct meta_txn *txn, enum meta_db db, const void *key,
 	MDB_val k = val_of(key, key_len);
 	MDB_val v = val_of(value, value_len);
 
+	step("metadata: write");
 	return write_err(txn, mdb_put(txn->txn, txn->m->dbi[db], &k, &v, 0));
 }
 
@@ -425,6 +428,7 @@ int meta_delete(struct meta_txn *txn, enum meta_db db, const void *key,
 {
 	MDB_val k = val_of(key, key_len);
 
+	step("metadata: write");
 	return write_err(txn, mdb_del(txn->txn, txn->m->dbi[db], &k, NULL));
 }
 

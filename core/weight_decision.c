@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/weight_decision_lineage.h"
 #include "core/weight_decision_priv.h"
 
 static uint64_t add_saturating(uint64_t a, uint64_t b)
@@ -69,7 +70,10 @@ static struct weight_metadata publish_record(const struct weight_publication *p,
 static int publish_conflict(const struct weight_publish_state *state,
 			    const struct weight_publication *p, struct buf *why)
 {
+	const struct weight_claim *claim =
+		weight_lineage_live_claim(state->lineage);
 	unsigned long long generation = p->identity.generation;
+	int r;
 
 	if (state->existing && !is_going(state->existing)) {
 		EXPLAIN(why, "generation %llu exists already", generation);
@@ -82,11 +86,24 @@ static int publish_conflict(const struct weight_publish_state *state,
 			generation);
 		return log_debug(-ECANCELED, "tombstone");
 	}
-	if (p->identity.generation <= state->watermark) {
+	r = weight_decide_beside_claim(state->lineage, p->identity.generation,
+				       true, true, why);
+	if (r < 0)
+		return r;
+	if (claim && claim->phase == WEIGHT_DELETING_BASE) {
+		EXPLAIN(why,
+			"generation %llu, which it replaces, is still being "
+			"removed",
+			(unsigned long long)claim->base);
+		return log_debug(-EBUSY, "the base is there");
+	}
+	if (state->lineage &&
+	    p->identity.generation <= state->lineage->watermark) {
 		EXPLAIN(why,
 			"generation %llu is not above %llu, which the "
 			"lineage has reached; publish a higher one",
-			generation, (unsigned long long)state->watermark);
+			generation,
+			(unsigned long long)state->lineage->watermark);
 		return log_debug(-ECANCELED, "watermark");
 	}
 	if (!state->staged) {

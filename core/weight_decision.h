@@ -46,7 +46,7 @@ struct weight_publication {
 struct weight_publish_state {
 	const struct weight_metadata *existing;
 	const struct weight_staging *staged;
-	uint64_t watermark; /* of the lineage; 0: it has none */
+	const struct weight_lineage_record *lineage;
 	uint64_t next_operation_id;
 };
 
@@ -69,8 +69,10 @@ int weight_decide_stage(const struct weight_metadata *existing,
  *  -EINVAL	the arguments don't make a valid record
  *  -EPERM	preferred MIXED with fewer than two affinity units
  *  -EEXIST	it is there already
- *  -ECANCELED	it was there and was removed, or the generation is not above
- *		the watermark
+ *  -ECANCELED	it was there and was removed
+ *  -EBUSY	a replacement has claimed the lineage and this isn't its target, or
+ *		its base has not gone yet and is to go first
+ *  -ECANCELED	the generation is not above the watermark
  *  -ENOENT	it isn't staged
  *  -EOVERFLOW	no operation id is left
  */

@@ -138,3 +138,11 @@ void wms_count_found(struct weight_metadata_store *store,
 	shape = wms_shape_of(m, op);
 	count(&shape, 1);
 }
+
+void wms_count_claim(const struct weight_claim *before,
+		     const struct weight_claim *after)
+{
+	if (before)
+		metrics_add(wms_claim_metric(before->mode, before->phase), -1);
+	metrics_add(wms_claim_metric(after->mode, after->phase), 1);
+}

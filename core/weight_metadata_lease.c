@@ -14,8 +14,7 @@
 
 /* ---- Records ---- */
 
-static int lease_get(struct meta_txn *txn, uint64_t id,
-		     struct weight_lease **ret)
+int wms_lease_read(struct meta_txn *txn, uint64_t id, struct weight_lease **ret)
 {
 	cleanup(weight_lease_free_cleanup) struct weight_lease *lease = NULL;
 	unsigned char key[WMS_U64_LEN];
@@ -35,21 +34,7 @@ static int lease_get(struct meta_txn *txn, uint64_t id,
 	return 0;
 }
 
-static int lease_put(struct meta_txn *txn, const struct weight_lease *lease)
-{
-	cleanup(buf_release) struct buf b = BUF_INIT;
-	unsigned char key[WMS_U64_LEN];
-	int r;
-
-	r = weight_record_lease_encode(lease, &b);
-	if (r < 0)
-		return r;
-	wms_u64_key(lease->lease_id, key);
-	return meta_put(txn, META_DB_LEASE, key, sizeof(key), b.data, b.len);
-}
-
-/* The key of a lease among those of its revision. */
-static struct wms_key index_key(const struct wms_key *revision, uint64_t id)
+struct wms_key wms_lease_index_key(const struct wms_key *revision, uint64_t id)
 {
 	struct wms_key key = *revision;
 
@@ -59,10 +44,56 @@ static struct wms_key index_key(const struct wms_key *revision, uint64_t id)
 	return key;
 }
 
-static int lease_drop(struct meta_txn *txn, const struct wms_key *revision,
-		      uint64_t id)
+int wms_lease_next_id(struct meta_txn *txn, uint64_t *ret)
 {
-	struct wms_key index = index_key(revision, id);
+	uint64_t id;
+	int r = wms_state_get(txn, STATE_NEXT_LEASE_ID, 1, &id);
+
+	if (r < 0)
+		return r;
+	if (id == 0)
+		return log_debug(-EUCLEAN, "next lease id");
+	*ret = id;
+	return 0;
+}
+
+int wms_next_ids_put(struct meta_txn *txn, uint64_t next_lease_id,
+		     uint64_t next_operation_id)
+{
+	int r = wms_state_put(txn, STATE_NEXT_LEASE_ID, next_lease_id);
+
+	return r < 0 ? r :
+		       wms_state_put(txn, WMS_STATE_NEXT_OPERATION_ID,
+				     next_operation_id);
+}
+
+int wms_lease_put(struct meta_txn *txn, const struct wms_key *revision,
+		  const struct weight_lease *lease)
+{
+	struct wms_key index = wms_lease_index_key(revision, lease->lease_id);
+	cleanup(buf_release) struct buf b = BUF_INIT;
+	unsigned char key[WMS_U64_LEN];
+	uint64_t next;
+	int r;
+
+	wms_u64_key(lease->lease_id, key);
+	if ((r = weight_record_lease_encode(lease, &b)) < 0 ||
+	    (r = meta_put(txn, META_DB_LEASE, key, sizeof(key), b.data,
+			  b.len)) < 0 ||
+	    (r = wms_lease_next_id(txn, &next)) < 0 || lease->lease_id < next)
+		return r;
+	/* A new one. */
+	r = meta_put(txn, META_DB_LEASE_OF_REVISION, index.bytes, index.len, "",
+		     0);
+	return r < 0 ? r :
+		       wms_state_put(txn, STATE_NEXT_LEASE_ID,
+				     lease->lease_id + 1);
+}
+
+int wms_lease_drop(struct meta_txn *txn, const struct wms_key *revision,
+		   uint64_t id)
+{
+	struct wms_key index = wms_lease_index_key(revision, id);
 	unsigned char key[WMS_U64_LEN];
 	int r;
 
@@ -88,7 +119,7 @@ static int index_next(struct meta_cursor *c, const struct wms_key *revision,
 
 	if (after == UINT64_MAX)
 		return -ENOENT;
-	from = index_key(revision, after + 1);
+	from = wms_lease_index_key(revision, after + 1);
 	r = meta_cursor_seek(c, from.bytes, from.len, &key, &value);
 	while (r == 0 && key.len != from.len)
 		r = meta_cursor_next(c, &key, &value);
@@ -140,7 +171,7 @@ static int scan_one(struct meta_txn *txn, uint64_t id,
 	cleanup(weight_lease_free_cleanup) struct weight_lease *lease = NULL;
 	int r;
 
-	r = lease_get(txn, id, &lease);
+	r = wms_lease_read(txn, id, &lease);
 	if (r == -ENOENT)
 		return log_debug(-EUCLEAN, "index without lease");
 	if (r < 0)
@@ -182,7 +213,7 @@ int wms_lease_drop_all(struct meta_txn *txn, const struct wms_key *key)
 	if (r < 0)
 		return r;
 	while ((r = index_next(c, key, id, &id)) == 0) {
-		r = lease_drop(txn, key, id);
+		r = wms_lease_drop(txn, key, id);
 		if (r < 0)
 			return r == -ENOENT ? -EUCLEAN : r;
 	}
@@ -206,29 +237,25 @@ static int lease_next(struct meta_cursor *c, uint64_t after,
 	return weight_record_lease_decode(value.data, value.len, ret);
 }
 
-int wms_lease_check_all(struct meta_txn *txn)
-{
-	cleanup(meta_cursor_close_cleanup) struct meta_cursor *c = NULL;
-	struct meta_bytes key, value;
-	struct weight_lease *lease;
-	int r;
-
-	r = meta_cursor_open(txn, META_DB_LEASE, NULL, 0, &c);
-	if (r < 0)
-		return r;
-	for (r = meta_cursor_seek(c, NULL, 0, &key, &value); r == 0;
-	     r = meta_cursor_next(c, &key, &value)) {
-		r = weight_record_lease_decode(value.data, value.len, &lease);
-		if (r < 0)
-			return r;
-		weight_lease_free(lease);
-	}
-	return r == -ENOENT ? 0 : r;
-}
-
 /* ---- Acquire ---- */
 
+/* Logs a lease that was written, for a revision that was accessed then. */
+static int lease_log(const struct weight_metadata_store *store,
+		     struct meta_txn *txn, const struct weight_lease *lease,
+		     uint64_t last_accessed_at_ms, uint64_t now_ms)
+{
+	const struct oplog_change change = {
+		.type = OPLOG_LEASE_UPSERT,
+		.timestamp_ms = now_ms,
+		.lease = lease,
+		.last_accessed_at_ms = last_accessed_at_ms,
+	};
+
+	return wms_log(store, txn, &change);
+}
+
 struct acquire {
+	const struct weight_metadata_store *store;
 	const struct weight_identity *identity;
 	const struct weight_lease_request *request;
 	struct wms_key key;
@@ -246,18 +273,17 @@ static int acquire_state(struct meta_txn *txn, const struct acquire *a,
 {
 	int r;
 
-	r = wms_state_get(txn, STATE_NEXT_LEASE_ID, 1, &state->next_lease_id);
+	r = wms_lease_next_id(txn, &state->next_lease_id);
 	if (r < 0)
 		return r;
-	if (state->next_lease_id == 0)
-		return log_debug(-EUCLEAN, "next lease id");
 	r = wms_revision_get(txn, &a->key, a->identity, ret_metadata);
 	if (r == -ENOENT)
 		return 0;
 	if (r < 0)
 		return r;
-	r = wms_operation_blocks(txn, *ret_metadata, &state->operation_blocks);
-	if (r < 0)
+	if ((r = wms_operation_blocks(txn, *ret_metadata,
+				      &state->operation_blocks)) < 0 ||
+	    (r = wms_fenced(txn, a->identity, &state->fenced)) < 0)
 		return r;
 	*scan = (struct wms_lease_scan){
 		.holder = a->request->holder,
@@ -271,23 +297,15 @@ static int acquire_write(struct meta_txn *txn, const struct acquire *a,
 			 struct weight_metadata *m,
 			 const struct weight_lease *lease)
 {
-	struct wms_key index = index_key(&a->key, lease->lease_id);
-	int r;
+	int r = wms_lease_put(txn, &a->key, lease);
 
-	r = lease_put(txn, lease);
-	if (r < 0)
-		return r;
-	r = meta_put(txn, META_DB_LEASE_OF_REVISION, index.bytes, index.len, "",
-		     0);
-	if (r < 0)
-		return r;
-	r = wms_state_put(txn, STATE_NEXT_LEASE_ID, lease->lease_id + 1);
-	if (r < 0)
-		return r;
-	if (a->now_ms <= m->last_accessed_at_ms)
-		return 0;
-	m->last_accessed_at_ms = a->now_ms;
-	return wms_revision_put(txn, &a->key, m);
+	if (r == 0 && a->now_ms > m->last_accessed_at_ms) {
+		m->last_accessed_at_ms = a->now_ms;
+		r = wms_revision_put(txn, &a->key, m);
+	}
+	return r < 0 ? r :
+		       lease_log(a->store, txn, lease, m->last_accessed_at_ms,
+				 a->now_ms);
 }
 
 static int acquire_body(struct meta_txn *txn, void *arg)
@@ -323,7 +341,8 @@ int wms_lease_acquire(struct weight_metadata_store *store,
 		      const struct weight_lease_request *request,
 		      uint64_t now_ms, struct weight_lease **ret)
 {
-	struct acquire a = { .identity = identity,
+	struct acquire a = { .store = store,
+			     .identity = identity,
 			     .request = request,
 			     .now_ms = now_ms };
 	int r;
@@ -341,6 +360,7 @@ int wms_lease_acquire(struct weight_metadata_store *store,
 /* ---- Renew, release, sweep ---- */
 
 struct renew {
+	const struct weight_metadata_store *store;
 	const char *tenant;
 	uint64_t lease_id;
 	uint64_t ttl_ms;
@@ -348,18 +368,44 @@ struct renew {
 	struct weight_lease *result;
 };
 
+/* What the renewal of a lease has to know of its revision. */
+static int renew_state(struct meta_txn *txn, const struct weight_lease *lease,
+		       struct wms_key *ret_key, bool *ret_fenced,
+		       uint64_t *ret_accessed)
+{
+	struct weight_metadata *m;
+	int r;
+
+	if ((r = wms_key_of(&lease->identity, ret_key)) < 0 ||
+	    (r = wms_fenced(txn, &lease->identity, ret_fenced)) < 0)
+		return r;
+	r = wms_revision_get(txn, ret_key, &lease->identity, &m);
+	if (r == -ENOENT)
+		return log_debug(-EUCLEAN, "lease of no revision");
+	if (r < 0)
+		return r;
+	*ret_accessed = m->last_accessed_at_ms;
+	weight_metadata_free(m);
+	return 0;
+}
+
 static int renew_body(struct meta_txn *txn, void *arg)
 {
 	cleanup(weight_lease_free_cleanup) struct weight_lease *lease = NULL;
 	struct renew *rn = arg;
 	struct weight_lease next;
+	struct wms_key key = { .len = 0 };
+	uint64_t accessed = 0;
+	bool fenced = false;
 	int r;
 
 	weight_lease_free(take_ptr(rn->result));
-	r = lease_get(txn, rn->lease_id, &lease);
+	r = wms_lease_read(txn, rn->lease_id, &lease);
+	if (r == 0)
+		r = renew_state(txn, lease, &key, &fenced, &accessed);
 	if (r < 0 && r != -ENOENT)
 		return r;
-	r = weight_decide_lease_renew(lease, rn->tenant, false, rn->ttl_ms,
+	r = weight_decide_lease_renew(lease, rn->tenant, fenced, rn->ttl_ms,
 				      rn->now_ms, &next);
 	if (r < 0)
 		return r;
@@ -369,14 +415,17 @@ static int renew_body(struct meta_txn *txn, void *arg)
 		return r;
 	if (next.expires_at_ms == lease->expires_at_ms)
 		return WMS_NOTHING_TO_WRITE;
-	return lease_put(txn, &next);
+	r = wms_lease_put(txn, &key, &next);
+	return r < 0 ? r :
+		       lease_log(rn->store, txn, &next, accessed, rn->now_ms);
 }
 
 int wms_lease_renew(struct weight_metadata_store *store, const char *tenant,
 		    uint64_t lease_id, uint64_t ttl_ms, uint64_t now_ms,
 		    struct weight_lease **ret)
 {
-	struct renew rn = { .tenant = tenant,
+	struct renew rn = { .store = store,
+			    .tenant = tenant,
 			    .lease_id = lease_id,
 			    .ttl_ms = ttl_ms,
 			    .now_ms = now_ms };
@@ -390,18 +439,31 @@ int wms_lease_renew(struct weight_metadata_store *store, const char *tenant,
 }
 
 struct release {
+	const struct weight_metadata_store *store;
 	const char *tenant;
 	uint64_t lease_id;
 };
 
 /* Removes a lease that was read, with its index. */
-static int lease_remove(struct meta_txn *txn, const struct weight_lease *lease)
+static int lease_remove(const struct weight_metadata_store *store,
+			struct meta_txn *txn, const struct weight_lease *lease,
+			uint64_t now_ms)
 {
+	const struct oplog_change change = {
+		.type = OPLOG_LEASE_DELETE,
+		.timestamp_ms = now_ms,
+		.lease_id = lease->lease_id,
+		.identity = lease->identity,
+		.metadata_generation = lease->fenced_metadata_generation,
+	};
 	struct wms_key key;
-	int r;
+	int r = wms_key_of(&lease->identity, &key);
 
-	r = wms_key_of(&lease->identity, &key);
-	return r < 0 ? r : lease_drop(txn, &key, lease->lease_id);
+	if (r == 0)
+		r = wms_lease_drop(txn, &key, lease->lease_id);
+	if (r == -ENOENT)
+		return log_debug(-EUCLEAN, "lease without its record");
+	return r < 0 ? r : wms_log(store, txn, &change);
 }
 
 static int release_body(struct meta_txn *txn, void *arg)
@@ -410,25 +472,29 @@ static int release_body(struct meta_txn *txn, void *arg)
 	const struct release *rl = arg;
 	int r;
 
-	r = lease_get(txn, rl->lease_id, &lease);
+	r = wms_lease_read(txn, rl->lease_id, &lease);
 	if (r == -ENOENT)
 		return WMS_NOTHING_TO_WRITE;
 	if (r < 0)
 		return r;
 	if (strcmp(lease->identity.lineage.tenant, rl->tenant) != 0)
 		return log_debug(-ENOENT, "lease of another tenant");
-	return lease_remove(txn, lease);
+	/* When it ends early, nobody asks when that was. */
+	return lease_remove(rl->store, txn, lease, lease->expires_at_ms);
 }
 
 int wms_lease_release(struct weight_metadata_store *store, const char *tenant,
 		      uint64_t lease_id)
 {
-	struct release rl = { .tenant = tenant, .lease_id = lease_id };
+	struct release rl = { .store = store,
+			      .tenant = tenant,
+			      .lease_id = lease_id };
 
 	return wms_update(store, META_RESERVED, release_body, &rl);
 }
 
 struct sweep {
+	const struct weight_metadata_store *store;
 	uint64_t now_ms;
 	size_t limit;
 	size_t removed;
@@ -454,7 +520,7 @@ static int sweep_body(struct meta_txn *txn, void *arg)
 			return r;
 		id = lease->lease_id;
 		if (lease->expires_at_ms <= s->now_ms) {
-			r = lease_remove(txn, lease);
+			r = lease_remove(s->store, txn, lease, s->now_ms);
 			s->removed++;
 		}
 		weight_lease_free(lease);
@@ -467,7 +533,7 @@ static int sweep_body(struct meta_txn *txn, void *arg)
 int wms_lease_sweep(struct weight_metadata_store *store, uint64_t now_ms,
 		    size_t limit, size_t *ret_removed)
 {
-	struct sweep s = { .now_ms = now_ms, .limit = limit };
+	struct sweep s = { .store = store, .now_ms = now_ms, .limit = limit };
 	int r;
 
 	r = wms_update(store, META_RESERVED, sweep_body, &s);

@@ -13,6 +13,7 @@
 
 /* A change of an operation: decide() gets what is there. */
 struct operate {
+	const struct weight_metadata_store *store;
 	const struct weight_identity *identity;
 	struct wms_key key;
 	uint64_t operation_id;
@@ -71,21 +72,16 @@ static int operate_state(struct meta_txn *txn, const struct operate *o,
 }
 
 static int operate_write(struct meta_txn *txn, const struct operate *o,
-			 const struct weight_metadata *before,
 			 const struct weight_operation_outcome *out)
 {
-	int r;
+	const struct weight_operation *ops[OPLOG_OPERATIONS_MAX];
+	size_t n = 0;
 
-	r = out->superseded.operation_id ?
-		    wms_operation_put(txn, &out->superseded) :
-		    0;
-	if (r == 0)
-		r = o->request ? wms_operation_add(txn, &out->operation) :
-				 wms_operation_put(txn, &out->operation);
-	if (r < 0 ||
-	    out->metadata.metadata_generation == before->metadata_generation)
-		return r;
-	return wms_revision_put(txn, &o->key, &out->metadata);
+	if (out->superseded.operation_id)
+		ops[n++] = &out->superseded;
+	ops[n++] = &out->operation;
+	return wms_revision_write(o->store, txn, &o->key, &out->metadata, ops,
+				  n);
 }
 
 static int operate_body(struct meta_txn *txn, void *arg)
@@ -105,6 +101,8 @@ static int operate_body(struct meta_txn *txn, void *arg)
 	state.metadata = m;
 	state.operation = op;
 	r = wms_operation_next_id(txn, &state.next_operation_id);
+	if (r == 0)
+		r = wms_fenced(txn, o->identity, &state.fenced);
 	if (r < 0)
 		return r;
 	r = o->decide(o, &state, &out);
@@ -117,8 +115,7 @@ static int operate_body(struct meta_txn *txn, void *arg)
 	r = weight_operation_copy(&out.operation, &o->result);
 	if (r < 0)
 		return r;
-	return out.changed ? operate_write(txn, o, m, &out) :
-			     WMS_NOTHING_TO_WRITE;
+	return out.changed ? operate_write(txn, o, &out) : WMS_NOTHING_TO_WRITE;
 }
 
 /* A change that was committed. */
@@ -146,6 +143,7 @@ static int operate_apply(struct weight_metadata_store *store,
 {
 	int r;
 
+	o->store = store;
 	r = weight_identity_check(o->identity, o->why);
 	if (r < 0)
 		return r;

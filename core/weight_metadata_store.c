@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/weight_metadata_store.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,12 +37,15 @@ static int schema_body(struct meta_txn *txn, void *arg)
 	if (r < 0 && r != -ENOENT)
 		return r;
 	store->is_new = r == -ENOENT;
-	if (version != 0)
+	if (version == WMS_SCHEMA_VERSION)
 		return WMS_NOTHING_TO_WRITE;
 	r = wms_state_put(txn, STATE_SCHEMA, WMS_SCHEMA_VERSION);
 	if (r < 0)
 		return r;
-	return wms_state_put(txn, STATE_EPOCH, 1);
+	if (version == 0)
+		return wms_state_put(txn, STATE_EPOCH, 1);
+	/* What was there before there was a log stands for its first entry. */
+	return wms_oplog_begin(txn, 2);
 }
 
 int wms_open(const char *dir, struct weight_metadata_store **ret,
@@ -53,6 +57,7 @@ int wms_open(const char *dir, struct weight_metadata_store **ret,
 	store = calloc(1, sizeof(*store));
 	if (!store)
 		return -ENOMEM;
+	store->options.oplog_keep = WMS_OPLOG_KEEP_DEFAULT;
 	r = meta_open(dir, META_BYTES_MAX, &store->meta, why);
 	if (r < 0)
 		return r;
@@ -76,61 +81,16 @@ void wms_close(struct weight_metadata_store *store)
 	free(store);
 }
 
+void wms_configure(struct weight_metadata_store *store,
+		   const struct wms_options *options)
+{
+	assert(options->oplog_keep > 0);
+	store->options = *options;
+}
+
 bool wms_is_new(const struct weight_metadata_store *store)
 {
 	return store->is_new;
-}
-
-static int table_check(struct weight_metadata_store *store,
-		       const struct wms_table *t)
-{
-	struct wms_position position = { .len = 0 };
-	void *record;
-	int r;
-
-	while ((r = wms_table_each(store, t, &position, &record)) == 0)
-		t->free(record);
-	return r == -ENOENT ? 0 : r;
-}
-
-static int all_check(struct weight_metadata_store *store,
-		     int (*check_all)(struct meta_txn *txn))
-{
-	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
-	int r;
-
-	r = meta_read_begin(store->meta, &txn);
-	return r < 0 ? r : check_all(txn);
-}
-
-int wms_check(struct weight_metadata_store *store, struct buf *why)
-{
-	const char *what = "database";
-	int r;
-
-	r = meta_check(store->meta);
-	if (r == 0) {
-		what = "revisions";
-		r = table_check(store, &wms_revisions);
-	}
-	if (r == 0) {
-		what = "staged imports";
-		r = table_check(store, &wms_stagings);
-	}
-	if (r == 0) {
-		what = "leases";
-		r = all_check(store, wms_lease_check_all);
-	}
-	if (r == 0) {
-		what = "operations";
-		r = all_check(store, wms_operation_check_all);
-	}
-	if (r < 0 && r != -ENOMEM)
-		(void)buf_printf(why,
-				 "the metadata of the %s can't be read: %s; "
-				 "restore it from a copy",
-				 what, strerror(-r));
-	return r;
 }
 
 /* ---- Boots ---- */
@@ -211,37 +171,20 @@ int wms_epoch(struct weight_metadata_store *store, uint64_t *ret)
 
 /* ---- Staged imports ---- */
 
-/* What a mutation of one identity finds. */
-struct found {
-	struct weight_metadata *revision;
-	struct weight_staging *staged;
-};
-
-static void found_release(struct found *f)
+static int staging_put(struct meta_txn *txn, const struct wms_key *key,
+		       const struct weight_staging *s)
 {
-	weight_metadata_free(f->revision);
-	weight_staging_free(f->staged);
-}
+	cleanup(buf_release) struct buf b = BUF_INIT;
+	int r = weight_record_staging_encode(s, &b);
 
-static int found_get(struct meta_txn *txn, const struct wms_key *key,
-		     const struct weight_identity *identity, struct found *ret)
-{
-	void *record = NULL;
-	int r;
-
-	r = wms_table_find(txn, &wms_revisions, key, identity, &record);
-	if (r < 0)
-		return r;
-	ret->revision = record;
-	r = wms_table_find(txn, &wms_stagings, key, identity, &record);
-	if (r < 0)
-		return r;
-	ret->staged = record;
-	return 0;
+	return r < 0 ? r :
+		       meta_put(txn, META_DB_STAGING, key->bytes, key->len,
+				b.data, b.len);
 }
 
 struct stage {
 	const struct weight_identity *identity;
+	const struct weight_policy *policy;
 	struct wms_key key;
 	uint64_t now_ms;
 	struct buf *why;
@@ -249,14 +192,13 @@ struct stage {
 
 static int stage_body(struct meta_txn *txn, void *arg)
 {
-	cleanup(found_release) struct found found = { NULL };
-	cleanup(buf_release) struct buf b = BUF_INIT;
+	cleanup(wms_found_release) struct wms_found found = { NULL };
 	const struct stage *st = arg;
 	struct weight_staging record = { .identity = *st->identity,
 					 .created_at_ms = st->now_ms };
 	int r;
 
-	r = found_get(txn, &st->key, st->identity, &found);
+	r = wms_found_get(txn, &st->key, st->identity, &found);
 	if (r < 0)
 		return r;
 	r = weight_decide_stage(found.revision, found.staged, st->identity,
@@ -266,11 +208,7 @@ static int stage_body(struct meta_txn *txn, void *arg)
 	r = wms_state_get(txn, STATE_EPOCH, 1, &record.epoch);
 	if (r < 0)
 		return r;
-	r = weight_record_staging_encode(&record, &b);
-	if (r < 0)
-		return r;
-	return meta_put(txn, META_DB_STAGING, st->key.bytes, st->key.len,
-			b.data, b.len);
+	return staging_put(txn, &st->key, &record);
 }
 
 int wms_stage(struct weight_metadata_store *store,
@@ -289,6 +227,36 @@ int wms_stage(struct weight_metadata_store *store,
 	if (r < 0)
 		return r;
 	return wms_update(store, META_NORMAL, stage_body, &st);
+}
+
+static int staged_policy_body(struct meta_txn *txn, void *arg)
+{
+	cleanup(weight_staging_free_cleanup) struct weight_staging *s = NULL;
+	const struct stage *st = arg;
+	void *record;
+	int r = wms_table_get(txn, &wms_stagings, &st->key, st->identity,
+			      &record);
+
+	if (r < 0)
+		return r;
+	s = record;
+	s->has_policy = st->policy != NULL;
+	if (st->policy)
+		s->policy = *st->policy;
+	return staging_put(txn, &st->key, s);
+}
+
+int wms_staged_policy(struct weight_metadata_store *store,
+		      const struct weight_identity *identity,
+		      const struct weight_policy *policy)
+{
+	struct stage st = { .identity = identity, .policy = policy };
+	int r = wms_key_of(identity, &st.key);
+
+	if (r == 0 && policy)
+		r = weight_policy_check(policy, NULL);
+	return r < 0 ? r :
+		       wms_update(store, META_NORMAL, staged_policy_body, &st);
 }
 
 static int unstage_body(struct meta_txn *txn, void *arg)
@@ -346,131 +314,6 @@ int wms_staged_each(struct weight_metadata_store *store,
 }
 
 /* ---- Revisions ---- */
-
-/* 0 where the lineage has no record. */
-static int watermark_get(struct meta_txn *txn,
-			 const struct weight_lineage *lineage, uint64_t *ret)
-{
-	struct meta_bytes value;
-	struct digest key;
-	struct cursor c;
-	uint16_t version;
-	uint64_t v;
-	int r;
-
-	r = weight_lineage_hash(lineage, &key);
-	if (r < 0)
-		return r;
-	r = meta_get(txn, META_DB_LINEAGE, key.bytes, sizeof(key.bytes),
-		     &value);
-	if (r == -ENOENT) {
-		*ret = 0;
-		return 0;
-	}
-	if (r < 0)
-		return r;
-	c = cursor_over(value.data, value.len);
-	version = cursor_u16(&c);
-	v = cursor_u64(&c);
-	if (c.bad || version == 0)
-		return log_debug(-EUCLEAN, "lineage record");
-	if (version > WMS_LINEAGE_VERSION)
-		return log_debug(-EPROTONOSUPPORT, "lineage record");
-	*ret = v;
-	return 0;
-}
-
-struct publish {
-	const struct weight_publication *publication;
-	struct wms_key key;
-	uint64_t now_ms;
-	struct weight_metadata *result;
-	struct buf *why;
-};
-
-/* Writes the record that was decided on, and the operation that it has. */
-static int publish_write(struct meta_txn *txn, const struct wms_key *key,
-			 const struct weight_metadata *m)
-{
-	struct weight_operation op;
-	int r;
-
-	r = wms_revision_put(txn, key, m);
-	if (r < 0)
-		return r;
-	r = meta_delete(txn, META_DB_STAGING, key->bytes, key->len);
-	if (r < 0 || m->operation_id == 0)
-		return r;
-	weight_decide_publish_operation(m, &op);
-	return wms_operation_add(txn, &op);
-}
-
-static int publish_body(struct meta_txn *txn, void *arg)
-{
-	cleanup(found_release) struct found found = { NULL };
-	struct publish *p = arg;
-	const struct weight_identity *identity = &p->publication->identity;
-	struct weight_publish_state state = { .watermark = 0 };
-	struct weight_metadata m;
-	int r;
-
-	weight_metadata_free(take_ptr(p->result));
-	r = found_get(txn, &p->key, identity, &found);
-	if (r < 0)
-		return r;
-	state.existing = found.revision;
-	state.staged = found.staged;
-	r = watermark_get(txn, &identity->lineage, &state.watermark);
-	if (r < 0)
-		return r;
-	r = wms_operation_next_id(txn, &state.next_operation_id);
-	if (r < 0)
-		return r;
-	r = weight_decide_publish(&state, p->publication, p->now_ms, &m,
-				  p->why);
-	if (r < 0)
-		return r;
-	r = publish_write(txn, &p->key, &m);
-	if (r < 0)
-		return r;
-	return weight_metadata_copy(&m, &p->result);
-}
-
-static void count_publish(const struct weight_metadata *m)
-{
-	const struct wms_shape before = { .there = false };
-	struct weight_operation op = { .operation_id = 0 };
-	struct wms_shape after;
-
-	if (m->operation_id != 0)
-		weight_decide_publish_operation(m, &op);
-	after = wms_shape_of(m, &op);
-	wms_count_change(&before, &after);
-}
-
-int wms_publish(struct weight_metadata_store *store,
-		const struct weight_publication *publication, uint64_t now_ms,
-		struct weight_metadata **ret, struct buf *why)
-{
-	struct publish p = { .publication = publication,
-			     .now_ms = now_ms,
-			     .why = why };
-	int r;
-
-	r = weight_identity_check(&publication->identity, why);
-	if (r < 0)
-		return r;
-	r = wms_key_of(&publication->identity, &p.key);
-	if (r < 0)
-		return r;
-	r = wms_update(store, META_NORMAL, publish_body, &p);
-	if (r == 0)
-		count_publish(p.result);
-	if (r == 0 && ret)
-		*ret = take_ptr(p.result);
-	weight_metadata_free(p.result);
-	return r;
-}
 
 int wms_get(struct weight_metadata_store *store,
 	    const struct weight_identity *identity,
@@ -569,12 +412,14 @@ int wms_lineage_in_use(struct weight_metadata_store *store,
  * Its ret_changed is false when there is nothing to write.
  */
 struct change {
+	const struct weight_metadata_store *store;
 	const struct weight_identity *identity;
 	struct wms_key key;
 	uint64_t expected;
 	uint64_t now_ms;
 	const struct weight_observation *seen;
 	const char *ignore_lease_holder;
+	bool by_claim;
 	int (*decide)(struct meta_txn *txn, const struct change *change,
 		      const struct weight_metadata *m,
 		      struct weight_metadata *ret, bool *ret_changed);
@@ -583,11 +428,50 @@ struct change {
 	struct wms_shape before, after;
 };
 
+/* Writes the revision, and what becomes of its active operation. */
+static int change_write(struct meta_txn *txn, struct change *change,
+			const struct weight_metadata *before,
+			const struct weight_metadata *next)
+{
+	cleanup(weight_operation_free_cleanup) struct weight_operation *active =
+		NULL;
+	struct weight_operation after;
+	const struct weight_operation *ops[] = { &after };
+	bool follows = false;
+	int r = wms_operation_active(txn, before, &active);
+
+	if (r < 0)
+		return r;
+	if (active)
+		weight_decide_operation_follow(active, next, change->now_ms,
+					       &after, &follows);
+	change->before = wms_shape_of(before, active);
+	change->after = wms_shape_of(next, active);
+	return wms_revision_write(change->store, txn, &change->key, next, ops,
+				  follows);
+}
+
+/* The end of a revision has an entry of its own kind. */
+static int finish_write(struct meta_txn *txn, const struct change *change,
+			const struct weight_metadata *next)
+{
+	const struct oplog_change entry = {
+		.type = OPLOG_METADATA_DELETE,
+		.timestamp_ms = next->updated_at_ms,
+		.identity = next->identity,
+		.metadata_generation = next->metadata_generation,
+	};
+	int r = wms_revision_put(txn, &change->key, next);
+
+	if (r == 0)
+		r = wms_names_add(txn, WMS_NAMES_TOMBSTONES,
+				  &next->identity.lineage);
+	return r < 0 ? r : wms_log(change->store, txn, &entry);
+}
+
 static int change_body(struct meta_txn *txn, void *arg)
 {
 	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
-	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
-		NULL;
 	struct change *change = arg;
 	struct weight_metadata next;
 	bool changed;
@@ -606,17 +490,15 @@ static int change_body(struct meta_txn *txn, void *arg)
 		return r;
 	if (!changed)
 		return WMS_NOTHING_TO_WRITE;
+	change->after = wms_shape_of(&next, NULL);
+	if (next.availability == WEIGHT_DELETED)
+		return finish_write(txn, change, &next);
 	if (change->drops_leases) {
 		r = wms_lease_drop_all(txn, &change->key);
 		if (r < 0)
 			return r;
 	}
-	if ((r = wms_operation_active(txn, m, &op)) < 0 ||
-	    (r = wms_operation_follow(txn, op, &next, change->now_ms)) < 0)
-		return r;
-	change->before = wms_shape_of(m, op);
-	change->after = wms_shape_of(&next, op);
-	return wms_revision_put(txn, &change->key, &next);
+	return change_write(txn, change, m, &next);
 }
 
 static int change_apply(struct weight_metadata_store *store,
@@ -624,6 +506,7 @@ static int change_apply(struct weight_metadata_store *store,
 {
 	int r;
 
+	change->store = store;
 	r = wms_key_of(change->identity, &change->key);
 	if (r < 0)
 		return r;
@@ -667,13 +550,13 @@ static int decide_durable(struct meta_txn *txn, const struct change *change,
 			  struct weight_metadata *ret, bool *ret_changed)
 {
 	(void)txn;
-	if (is_going(m))
+	(void)change;
+	if (m->availability != WEIGHT_READY &&
+	    m->availability != WEIGHT_DEGRADED)
 		return log_debug(-EINPROGRESS, "availability %d",
 				 (int)m->availability);
 	*ret = *m;
 	ret->durable = true;
-	if (change->now_ms > m->updated_at_ms)
-		ret->updated_at_ms = change->now_ms;
 	*ret_changed = !m->durable;
 	return 0;
 }
@@ -698,6 +581,8 @@ static int decide_delete(struct meta_txn *txn, const struct change *change,
 		.now_ms = change->now_ms,
 		.metadata_generation = m->metadata_generation,
 	};
+	cleanup(weight_lineage_record_free_cleanup) struct weight_lineage_record
+		*lineage = NULL;
 	struct weight_delete_state state = { .metadata = m };
 	int r;
 
@@ -706,8 +591,13 @@ static int decide_delete(struct meta_txn *txn, const struct change *change,
 		return r;
 	state.leases = scan.summary.active;
 	r = wms_operation_blocks(txn, m, &state.operation_blocks);
+	if (r == 0)
+		r = wms_lineage_find(txn, &m->identity.lineage, &lineage);
 	if (r < 0)
 		return r;
+	state.claimed =
+		weight_decide_beside_claim(lineage, m->identity.generation,
+					   false, change->by_claim, NULL) < 0;
 	return weight_decide_delete_begin(&state, change->expected,
 					  change->now_ms, ret, ret_changed);
 }
@@ -721,6 +611,7 @@ int wms_delete_begin(struct weight_metadata_store *store,
 		.identity = identity,
 		.expected = request->expected_metadata_generation,
 		.ignore_lease_holder = request->ignore_lease_holder,
+		.by_claim = request->by_claim,
 		.now_ms = now_ms,
 		.decide = decide_delete,
 		.drops_leases = true,
@@ -748,6 +639,31 @@ int wms_delete_finish(struct weight_metadata_store *store,
 		.expected = expected_metadata_generation,
 		.now_ms = now_ms,
 		.decide = decide_finish,
+	};
+
+	return change_apply(store, &change, ret);
+}
+
+static int decide_import_abort(struct meta_txn *txn,
+			       const struct change *change,
+			       const struct weight_metadata *m,
+			       struct weight_metadata *ret, bool *ret_changed)
+{
+	(void)txn;
+	return weight_decide_import_abort(m, change->expected, change->now_ms,
+					  ret, ret_changed);
+}
+
+int wms_import_abort(struct weight_metadata_store *store,
+		     const struct weight_identity *identity,
+		     uint64_t expected_metadata_generation, uint64_t now_ms,
+		     struct weight_metadata **ret)
+{
+	struct change change = {
+		.identity = identity,
+		.expected = expected_metadata_generation,
+		.now_ms = now_ms,
+		.decide = decide_import_abort,
 	};
 
 	return change_apply(store, &change, ret);

@@ -4,9 +4,11 @@
  * leases and residency operations.
  *
  * Each mutation is one transaction: it reads the records that matter, lets
- * core/weight_decision.h decide, and writes the outcome. When it returns 0 the
- * outcome is durable and visible to all; after a failure, or a kill at any
- * instant, nothing has changed.
+ * core/weight_decision*.h decide, writes the outcome, and adds the entry of the
+ * operation log that says so (core/oplog.h). When it returns 0 the outcome is
+ * durable and visible to all; after a failure, or a kill at any instant, nothing
+ * has changed. Staged imports and boots are this machine's own: they are not in
+ * the log, nor in snapshots.
  *
  * Ownership: the store belongs to who opened it. Records come back as heap
  * copies, for the _free function of their struct. Arguments are borrowed for
@@ -31,14 +33,17 @@
  *		of its SHA-256; the generation, 8 bytes big-endian
  *	lease	the lease id, 8 bytes big-endian
  *	lease_of_revision	the key of the revision, the lease id; no value
- *	lineage	SHA-256 of the lineage, see weight_lineage_hash(). Its value
- *		begins with u16 WMS_LINEAGE_VERSION and u64 watermark
+ *	lineage	SHA-256 of the lineage, see weight_lineage_hash()
  *	operation	the operation id, 8 bytes big-endian
- *	state	schema, epoch, next_lease_id, next_operation_id, clean: u64;
- *		boot_id: text
+ *	oplog	the sequence, 8 bytes big-endian
+ *	name	what there are claims and tombstones of, level by level: the
+ *		byte of enum wms_names; SHA-256 over the length-value form of
+ *		the parts above; the name. No value
+ *	state	schema, epoch, next_lease_id, next_operation_id, clean,
+ *		oplog_first, oplog_next: u64; boot_id: text
  * All integers in values are little-endian.
  *
- * Source: weight contracts, sections 6.5, 6.6, 6.8 to 6.10 and 6.12.
+ * Source: weight contracts, sections 6.4 to 6.14 and 8.
  */
 #ifndef CORE_WEIGHT_METADATA_STORE_H
 #define CORE_WEIGHT_METADATA_STORE_H
@@ -51,11 +56,13 @@
 #include "core/cleanup.h"
 #include "core/meta.h"
 #include "core/weight_decision.h"
+#include "core/weight_decision_import.h"
+#include "core/weight_decision_lineage.h"
 #include "core/weight_management.h"
 #include "core/weight_record.h"
 
-#define WMS_SCHEMA_VERSION 1
-#define WMS_LINEAGE_VERSION 1
+/* 2: with an operation log */
+#define WMS_SCHEMA_VERSION 2
 #define WMS_KEY_REVISION_MAX 400
 #define WMS_BOOT_ID_LEN_MAX 64
 
@@ -67,6 +74,23 @@ int wms_open(const char *dir, struct weight_metadata_store **ret,
 void wms_close(struct weight_metadata_store *store); /* accepts NULL */
 DEFINE_CLEANUP(struct weight_metadata_store *, wms_close)
 
+/* Before there are other threads. */
+struct wms_options {
+	/*
+	 * Others follow the operation log. Then a mutation is refused with -EIO
+	 * until it was confirmed that all of them can read its entries: of
+	 * revisions, leases and operations, and of lineages. What has nothing to
+	 * write is not refused.
+	 */
+	bool replicated;
+	bool confirms_management;
+	bool confirms_lineages;
+	uint64_t oplog_keep; /* entries; the oldest ones go. 1 or more */
+};
+#define WMS_OPLOG_KEEP_DEFAULT 65536
+void wms_configure(struct weight_metadata_store *store,
+		   const struct wms_options *options);
+
 /*
  * Whether no boot had begun with it when it was opened. When payload is there
  * all the same, the metadata got lost, and what looks like an orphan isn't one;
@@ -74,8 +98,15 @@ DEFINE_CLEANUP(struct weight_metadata_store *, wms_close)
  */
 bool wms_is_new(const struct weight_metadata_store *store);
 
-/* Reads every record. Errors: -EUCLEAN with a sentence for the first bad one. */
-int wms_check(struct weight_metadata_store *store, struct buf *why);
+/*
+ * Reads everything and checks that it fits together: each record and index, ids,
+ * fences, claims, and the operation log. Appends one line for each thing that is
+ * wrong to report, the first WMS_REPORT_LINES_MAX of them, and stores how many
+ * there are. Errors: -ENOMEM, -EIO; -EUCLEAN only where reading can't go on.
+ */
+#define WMS_REPORT_LINES_MAX 1000
+int wms_check(struct weight_metadata_store *store, struct buf *report,
+	      uint64_t *ret_bad);
 
 /* ---- Boots ---- */
 
@@ -100,6 +131,14 @@ int wms_epoch(struct weight_metadata_store *store, uint64_t *ret);
 int wms_stage(struct weight_metadata_store *store,
 	      const struct weight_identity *identity, uint64_t now_ms,
 	      struct buf *why);
+
+/*
+ * The policy that it will be published with; NULL: the store's own again.
+ * Errors: -EINVAL; -ENOENT it isn't staged.
+ */
+int wms_staged_policy(struct weight_metadata_store *store,
+		      const struct weight_identity *identity,
+		      const struct weight_policy *policy);
 
 /* Both: -ENOENT it isn't staged. */
 int wms_unstage(struct weight_metadata_store *store,
@@ -137,6 +176,180 @@ int wms_staged_each(struct weight_metadata_store *store,
 int wms_publish(struct weight_metadata_store *store,
 		const struct weight_publication *publication, uint64_t now_ms,
 		struct weight_metadata **ret, struct buf *why);
+
+/* ---- Imports that a writer announces ---- */
+
+/*
+ * ret is optional in all three. The group id of a request may be "": the
+ * canonical one is filled in. Errors: as the weight_decide_ function of each.
+ */
+int wms_import_begin(struct weight_metadata_store *store,
+		     const struct weight_import_request *request,
+		     uint64_t now_ms, struct weight_metadata **ret,
+		     struct buf *why);
+int wms_import_commit(struct weight_metadata_store *store,
+		      const struct weight_commit_request *request,
+		      uint64_t now_ms, struct weight_metadata **ret,
+		      struct buf *why);
+int wms_import_abort(struct weight_metadata_store *store,
+		     const struct weight_identity *identity,
+		     uint64_t expected_metadata_generation, uint64_t now_ms,
+		     struct weight_metadata **ret);
+
+/* ret is optional. Errors: as weight_decide_policy(). */
+int wms_policy_update(struct weight_metadata_store *store,
+		      const struct weight_identity *identity,
+		      const struct weight_policy *policy,
+		      uint64_t expected_metadata_generation, uint64_t now_ms,
+		      struct weight_metadata **ret, struct buf *why);
+
+/* ---- Lists ---- */
+
+/* A revision's name in a page token, its separator, and its generation. */
+#define WMS_PAGE_TOKEN_MAX                                                     \
+	(WEIGHT_COMPONENT_MAX + 1 + WEIGHT_GENERATION_LEN_MAX)
+
+struct wms_page {
+	struct weight_metadata **items;
+	size_t count;
+	char next[WMS_PAGE_TOKEN_MAX + 1]; /* "" on the last page */
+};
+
+/*
+ * The revisions of a resource in any state, in the order of revision and
+ * generation, at most `limit` from behind `token` on ("" from the start). One
+ * page costs memory for its own items only.
+ *
+ * Errors: -EINVAL a bad part, limit (1 to WEIGHT_LIST_LIMIT_MAX; 0 is
+ * WEIGHT_LIST_LIMIT_DEFAULT) or token.
+ */
+int wms_list(struct weight_metadata_store *store, const char *tenant,
+	     const char *name_space, const char *resource, const char *token,
+	     size_t limit, struct wms_page *ret);
+void wms_page_release(struct wms_page *page);
+
+/*
+ * The token of an item, and back: revision has room for a component and its
+ * NUL. Errors of parsing: -EINVAL.
+ */
+int wms_page_token(const struct weight_metadata *m, struct buf *ret);
+int wms_page_token_parse(const char *token, size_t len,
+			 char revision[static WEIGHT_COMPONENT_MAX + 1],
+			 uint64_t *ret_generation);
+
+/*
+ * At most `limit` generations of a lineage above `after`, in any state, read in
+ * one go. *ret_count is 0 at the end.
+ */
+struct wms_generation {
+	uint64_t generation;
+	enum weight_availability availability;
+};
+int wms_generations(struct weight_metadata_store *store,
+		    const struct weight_lineage *lineage, uint64_t after,
+		    size_t limit, struct wms_generation *ret,
+		    size_t *ret_count);
+
+/* ---- Lineages ---- */
+
+/* -ENOENT it has no record: nothing of it was ever replaced. */
+int wms_lineage_get(struct weight_metadata_store *store,
+		    const struct weight_lineage *lineage,
+		    struct weight_lineage_record **ret);
+
+/* -ENOENT at the end. */
+int wms_lineage_each(struct weight_metadata_store *store,
+		     struct wms_position *position,
+		     struct weight_lineage_record **ret);
+
+/*
+ * The life of a claim; what it does to revisions are mutations of their own,
+ * which its writer and wms_claim_step() bring about. ret is optional. Errors: as
+ * the weight_decide_ function of each.
+ */
+int wms_upsert_begin(struct weight_metadata_store *store,
+		     const struct weight_upsert_request *request,
+		     uint64_t now_ms, struct weight_lineage_record **ret,
+		     struct buf *why);
+struct wms_claim_request {
+	const struct weight_lineage *lineage;
+	struct weight_claim_name name;
+	bool wants_durable; /* a target that isn't durable isn't READY enough */
+};
+int wms_upsert_commit(struct weight_metadata_store *store,
+		      const struct wms_claim_request *request, uint64_t now_ms,
+		      struct weight_lineage_record **ret, struct buf *why);
+int wms_upsert_abort(struct weight_metadata_store *store,
+		     const struct wms_claim_request *request, uint64_t now_ms,
+		     struct weight_lineage_record **ret, struct buf *why);
+/* The base is gone. Errors: as weight_decide_claim_advance(). */
+int wms_claim_advance(struct weight_metadata_store *store,
+		      const struct weight_lineage *lineage, uint64_t now_ms,
+		      struct weight_lineage_record **ret);
+
+/*
+ * What the claim of a lineage needs next, and the lineage as it is then.
+ * ignore_lease_holder: as in wms_delete_request. Errors: -ENOENT no record.
+ */
+int wms_claim_step(struct weight_metadata_store *store,
+		   const struct weight_lineage *lineage, bool wants_durable,
+		   const char *ignore_lease_holder, uint64_t now_ms,
+		   enum weight_claim_step *ret_step,
+		   struct weight_lineage_record **ret);
+
+/*
+ * Names of what there are claims or tombstones of, in the order of bytes: of
+ * tenants with depth 0, of namespaces below parts[0] with depth 1, and so on to
+ * revisions. The first one behind `after` ("" for the first one) is appended.
+ * Lineages with a part longer than WMS_NAME_MAX aren't here. -ENOENT.
+ */
+enum wms_names {
+	WMS_NAMES_CLAIMS = 1,
+	WMS_NAMES_TOMBSTONES = 2,
+};
+#define WMS_NAME_MAX 400
+int wms_names_next(struct weight_metadata_store *store, enum wms_names names,
+		   const char *const parts[], unsigned depth, const char *after,
+		   struct buf *ret);
+
+/* ---- The operation log, and snapshots ---- */
+
+struct wms_oplog_state {
+	uint64_t
+		first; /* the oldest entry that is kept; next if there is none */
+	uint64_t next; /* what the next one gets; counts from 1 */
+};
+int wms_oplog_state(struct weight_metadata_store *store,
+		    struct wms_oplog_state *ret);
+
+/* The entry as its bytes. -ENOENT it isn't kept, or not there yet. */
+int wms_oplog_get(struct weight_metadata_store *store, uint64_t sequence,
+		  struct buf *ret);
+
+/*
+ * Does what an entry of another store's log says, and adds it to the own log.
+ * One transaction; nothing happens on a refusal.
+ *
+ * Errors: -EUCLEAN damaged, or it doesn't follow on what is there, and why says
+ * so; -ESPIPE not the sequence that comes next.
+ */
+int wms_replay(struct weight_metadata_store *store, const void *bytes,
+	       size_t len, struct buf *why);
+
+/* Writes all metadata as of one instant to fd, see core/weight_snapshot.h. */
+int wms_export(struct weight_metadata_store *store, int fd);
+
+/*
+ * Fills a store that has no metadata, all or nothing. elsewhere: the payload was
+ * brought here some other way, so nothing counts as durable before it was read.
+ *
+ * Errors, with a sentence in why: -ENOTEMPTY; -EUCLEAN damaged, or its records
+ * don't fit together; -EPROTONOSUPPORT.
+ */
+int wms_import(struct weight_metadata_store *store, int fd, bool elsewhere,
+	       struct buf *why);
+
+/* ---- Revisions, whatever they came from ---- */
 
 /* In any state, tombstones included. -ENOENT. */
 int wms_get(struct weight_metadata_store *store,
@@ -189,6 +402,7 @@ struct wms_delete_request {
 	uint64_t expected_metadata_generation; /* 0: the current one */
 	/* Leases of this holder don't count; the caller answers for them. */
 	const char *ignore_lease_holder; /* or NULL */
+	bool by_claim;                   /* the replacement deletes its base */
 };
 
 /*

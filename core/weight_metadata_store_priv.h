@@ -8,17 +8,20 @@
 #define CORE_WEIGHT_METADATA_STORE_PRIV_H
 
 #include "core/metrics.h"
+#include "core/oplog.h"
 #include "core/weight_metadata_store.h"
 
 struct weight_metadata_store {
 	struct meta *meta;
 	bool is_new;
+	struct wms_options options;
 };
 
 /* A body that found nothing to write; the transaction is dropped. */
 #define WMS_NOTHING_TO_WRITE 1
 
 #define WMS_U64_LEN 8
+#define WMS_STATE_NEXT_OPERATION_ID "next_operation_id"
 
 struct wms_key {
 	size_t len;
@@ -72,6 +75,24 @@ int wms_table_each(struct weight_metadata_store *store,
 		   const struct wms_table *t, struct wms_position *position,
 		   void **ret);
 
+/* What all keys of a lineage's revisions begin with. */
+int wms_key_of_lineage(const struct weight_lineage *l, struct wms_key *ret);
+/* What all keys of a resource's revisions begin with. */
+int wms_key_of_resource(const char *const parts[static 3], struct wms_key *ret);
+void wms_key_add(struct wms_key *key, const void *bytes, size_t len);
+void wms_key_add_u64(struct wms_key *key, uint64_t v);
+
+/* What a mutation of one identity finds. */
+struct wms_found {
+	struct weight_metadata *revision; /* or NULL, and so on */
+	struct weight_staging *staged;
+	struct weight_lineage_record *lineage;
+};
+int wms_found_get(struct meta_txn *txn, const struct wms_key *key,
+		  const struct weight_identity *identity,
+		  struct wms_found *ret);
+void wms_found_release(struct wms_found *f);
+
 /* -ENOENT. */
 int wms_revision_get(struct meta_txn *txn, const struct wms_key *key,
 		     const struct weight_identity *identity,
@@ -88,8 +109,7 @@ int wms_operation_read(struct meta_txn *txn, uint64_t id,
 /* The id that the next operation gets. */
 int wms_operation_next_id(struct meta_txn *txn, uint64_t *ret);
 
-/* Writes one that began, or one that is there already. */
-int wms_operation_add(struct meta_txn *txn, const struct weight_operation *op);
+/* Writes one, and raises the next id above its own. */
 int wms_operation_put(struct meta_txn *txn, const struct weight_operation *op);
 
 /* The active one of a revision, which must be there; NULL when m has none. */
@@ -100,16 +120,68 @@ int wms_operation_active(struct meta_txn *txn, const struct weight_metadata *m,
 int wms_operation_blocks(struct meta_txn *txn, const struct weight_metadata *m,
 			 bool *ret);
 
-/*
- * Does for a change of its revision what weight_decide_operation_follow() says.
- * op is the active one, or NULL.
- */
-int wms_operation_follow(struct meta_txn *txn,
-			 const struct weight_operation *op,
-			 const struct weight_metadata *next, uint64_t now_ms);
+/* ---- Lineages, inside a transaction ---- */
 
-/* All of them, and that the active ones of all revisions are there. */
-int wms_operation_check_all(struct meta_txn *txn);
+/* NULL when it has none. */
+int wms_lineage_find(struct meta_txn *txn, const struct weight_lineage *lineage,
+		     struct weight_lineage_record **ret);
+int wms_lineage_put(struct meta_txn *txn,
+		    const struct weight_lineage_record *l);
+/* Whether a replacement keeps everybody from the revision. */
+int wms_fenced(struct meta_txn *txn, const struct weight_identity *identity,
+	       bool *ret);
+/* Makes the lineage one of those that wms_names_next() finds. */
+int wms_names_add(struct meta_txn *txn, enum wms_names names,
+		  const struct weight_lineage *lineage);
+/* The key of the lineage itself among them; its len is 0 where it has none. */
+int wms_names_key(enum wms_names names, const struct weight_lineage *lineage,
+		  struct wms_key *ret);
+
+/* ---- The log, inside a transaction ---- */
+
+/*
+ * Adds the entry of what a body has written. Errors: -EIO not confirmed, see
+ * struct wms_options.
+ */
+int wms_log(const struct weight_metadata_store *store, struct meta_txn *txn,
+	    const struct oplog_change *change);
+
+/* -ENOENT. Borrowed from the transaction. */
+int wms_oplog_read(struct meta_txn *txn, uint64_t sequence,
+		   struct meta_bytes *ret);
+int wms_oplog_state_get(struct meta_txn *txn, struct wms_oplog_state *ret);
+/* The log begins, empty, with this sequence. */
+int wms_oplog_begin(struct meta_txn *txn, uint64_t next);
+
+/*
+ * Writes a revision with the operations that changed with it, at most
+ * OPLOG_OPERATIONS_MAX, and their entry.
+ */
+int wms_revision_write(const struct weight_metadata_store *store,
+		       struct meta_txn *txn, const struct wms_key *key,
+		       const struct weight_metadata *m,
+		       const struct weight_operation *const ops[],
+		       size_t op_count);
+
+/* ---- Checking, inside a transaction ---- */
+
+struct wms_checking {
+	struct meta_txn *txn;
+	struct buf *report; /* a line for each thing that is wrong */
+	uint64_t bad;       /* how many there are */
+	uint64_t next_lease_id, next_operation_id;
+};
+/* Adds a line. One too many is counted, not kept. Errors: -ENOMEM. */
+__attribute__((format(printf, 2, 3))) int wms_check_note(struct wms_checking *c,
+							 const char *format,
+							 ...);
+/* All records, and what they say of each other; then the log. */
+int wms_check_records(struct wms_checking *c);
+int wms_check_log(struct wms_checking *c);
+
+/* What a store goes on with that was filled from elsewhere. */
+int wms_next_ids_put(struct meta_txn *txn, uint64_t next_lease_id,
+		     uint64_t next_operation_id);
 
 /*
  * What the metrics count of a revision. Both may be NULL; of an operation that
@@ -127,6 +199,9 @@ struct wms_shape wms_shape_of(const struct weight_metadata *m,
 /* After a change was committed. */
 void wms_count_change(const struct wms_shape *before,
 		      const struct wms_shape *after);
+/* Likewise of the claim of a lineage; before may be NULL. */
+void wms_count_claim(const struct weight_claim *before,
+		     const struct weight_claim *after);
 
 /* The metric for what a claim is or does. Any mode and phase that there is. */
 enum metric wms_claim_metric(enum weight_upsert_mode mode,
@@ -160,6 +235,17 @@ int wms_lease_scan(struct meta_txn *txn, const struct wms_key *key,
 /* Removes all leases of a revision. */
 int wms_lease_drop_all(struct meta_txn *txn, const struct wms_key *key);
 
-int wms_lease_check_all(struct meta_txn *txn);
+/* -ENOENT. */
+int wms_lease_read(struct meta_txn *txn, uint64_t id,
+		   struct weight_lease **ret);
+/* Writes one with its index, and raises the next id above its own. */
+int wms_lease_put(struct meta_txn *txn, const struct wms_key *revision,
+		  const struct weight_lease *lease);
+int wms_lease_drop(struct meta_txn *txn, const struct wms_key *revision,
+		   uint64_t id);
+/* The id that the next lease gets. */
+int wms_lease_next_id(struct meta_txn *txn, uint64_t *ret);
+/* The key of a lease among those of its revision. */
+struct wms_key wms_lease_index_key(const struct wms_key *revision, uint64_t id);
 
 #endif

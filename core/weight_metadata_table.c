@@ -12,13 +12,12 @@
 #include "core/cursor.h"
 #include "core/digest.h"
 #include "core/log.h"
+#include "core/step.h"
 #include "core/weight_metadata_store.h"
 #include "core/weight_metadata_store_priv.h"
 
 /* How much of the digest of a revision tells cut ones apart. */
 #define CUT_DIGEST_LEN 8
-
-#define STATE_NEXT_OPERATION_ID "next_operation_id"
 
 /* ---- Keys and state ---- */
 
@@ -29,42 +28,54 @@ void wms_u64_key(uint64_t v, unsigned char ret[static WMS_U64_LEN])
 	memcpy(ret, &be, WMS_U64_LEN);
 }
 
-static void key_add(struct wms_key *key, const void *bytes, size_t len)
+void wms_key_add(struct wms_key *key, const void *bytes, size_t len)
 {
 	assert(len <= sizeof(key->bytes) - key->len);
 	memcpy(key->bytes + key->len, bytes, len);
 	key->len += len;
 }
 
-static void key_add_u64(struct wms_key *key, uint64_t v)
+void wms_key_add_u64(struct wms_key *key, uint64_t v)
 {
 	unsigned char bytes[WMS_U64_LEN];
 
 	wms_u64_key(v, bytes);
-	key_add(key, bytes, sizeof(bytes));
+	wms_key_add(key, bytes, sizeof(bytes));
 }
 
-/* What the keys of all generations of a lineage begin with. */
-static int key_of_lineage(const struct weight_lineage *l, struct wms_key *ret)
+int wms_key_of_resource(const char *const parts[static 3], struct wms_key *ret)
 {
-	const char *parent[] = { l->tenant, l->name_space, l->resource };
-	size_t len = strlen(l->revision);
 	struct wms_key key = { .len = 0 };
 	struct digest d;
 	int r;
 
-	r = digest_lv_of(parent, 3, &d);
+	r = digest_lv_of(parts, 3, &d);
 	if (r < 0)
 		return r;
-	key_add(&key, d.bytes, sizeof(d.bytes));
-	key_add(&key, l->revision,
-		len > WMS_KEY_REVISION_MAX ? WMS_KEY_REVISION_MAX : len);
-	key_add(&key, "", 1);
+	wms_key_add(&key, d.bytes, sizeof(d.bytes));
+	*ret = key;
+	return 0;
+}
+
+int wms_key_of_lineage(const struct weight_lineage *l, struct wms_key *ret)
+{
+	const char *parent[] = { l->tenant, l->name_space, l->resource };
+	size_t len = strlen(l->revision);
+	struct wms_key key;
+	struct digest d;
+	int r;
+
+	r = wms_key_of_resource(parent, &key);
+	if (r < 0)
+		return r;
+	wms_key_add(&key, l->revision,
+		    len > WMS_KEY_REVISION_MAX ? WMS_KEY_REVISION_MAX : len);
+	wms_key_add(&key, "", 1);
 	if (len > WMS_KEY_REVISION_MAX) {
 		r = digest_of(l->revision, len, &d);
 		if (r < 0)
 			return r;
-		key_add(&key, d.bytes, CUT_DIGEST_LEN);
+		wms_key_add(&key, d.bytes, CUT_DIGEST_LEN);
 	}
 	*ret = key;
 	return 0;
@@ -77,10 +88,10 @@ int wms_key_of(const struct weight_identity *identity, struct wms_key *ret)
 	r = weight_identity_check(identity, NULL);
 	if (r < 0)
 		return r;
-	r = key_of_lineage(&identity->lineage, ret);
+	r = wms_key_of_lineage(&identity->lineage, ret);
 	if (r < 0)
 		return r;
-	key_add_u64(ret, identity->generation);
+	wms_key_add_u64(ret, identity->generation);
 	return 0;
 }
 
@@ -120,6 +131,7 @@ int wms_update(struct weight_metadata_store *store, enum meta_purpose purpose,
 {
 	int r = meta_update(store->meta, purpose, body, arg);
 
+	step("metadata: committed");
 	return r == WMS_NOTHING_TO_WRITE ? 0 : r;
 }
 
@@ -249,11 +261,11 @@ int wms_table_next(struct weight_metadata_store *store,
 		return r;
 	if (after == UINT64_MAX)
 		return -ENOENT;
-	r = key_of_lineage(lineage, &prefix);
+	r = wms_key_of_lineage(lineage, &prefix);
 	if (r < 0)
 		return r;
 	from = prefix;
-	key_add_u64(&from, after + 1);
+	wms_key_add_u64(&from, after + 1);
 	r = meta_read_begin(store->meta, &txn);
 	if (r < 0)
 		return r;
@@ -313,6 +325,30 @@ int wms_revision_get(struct meta_txn *txn, const struct wms_key *key,
 	return r;
 }
 
+int wms_found_get(struct meta_txn *txn, const struct wms_key *key,
+		  const struct weight_identity *identity, struct wms_found *ret)
+{
+	void *record = NULL;
+	int r;
+
+	r = wms_table_find(txn, &wms_revisions, key, identity, &record);
+	if (r < 0)
+		return r;
+	ret->revision = record;
+	r = wms_table_find(txn, &wms_stagings, key, identity, &record);
+	if (r < 0)
+		return r;
+	ret->staged = record;
+	return wms_lineage_find(txn, &identity->lineage, &ret->lineage);
+}
+
+void wms_found_release(struct wms_found *f)
+{
+	weight_metadata_free(f->revision);
+	weight_staging_free(f->staged);
+	weight_lineage_record_free(f->lineage);
+}
+
 int wms_revision_put(struct meta_txn *txn, const struct wms_key *key,
 		     const struct weight_metadata *m)
 {
@@ -359,14 +395,20 @@ int wms_operation_put(struct meta_txn *txn, const struct weight_operation *op)
 {
 	cleanup(buf_release) struct buf b = BUF_INIT;
 	unsigned char key[WMS_U64_LEN];
+	uint64_t next;
 	int r;
 
 	r = weight_record_operation_encode(op, &b);
 	if (r < 0)
 		return r;
 	wms_u64_key(op->operation_id, key);
-	return meta_put(txn, META_DB_OPERATION, key, sizeof(key), b.data,
-			b.len);
+	r = meta_put(txn, META_DB_OPERATION, key, sizeof(key), b.data, b.len);
+	if (r == 0)
+		r = wms_operation_next_id(txn, &next);
+	if (r < 0 || op->operation_id < next)
+		return r;
+	return wms_state_put(txn, WMS_STATE_NEXT_OPERATION_ID,
+			     op->operation_id + 1);
 }
 
 int wms_operation_next_id(struct meta_txn *txn, uint64_t *ret)
@@ -374,24 +416,13 @@ int wms_operation_next_id(struct meta_txn *txn, uint64_t *ret)
 	uint64_t id;
 	int r;
 
-	r = wms_state_get(txn, STATE_NEXT_OPERATION_ID, 1, &id);
+	r = wms_state_get(txn, WMS_STATE_NEXT_OPERATION_ID, 1, &id);
 	if (r < 0)
 		return r;
 	if (id == 0)
 		return log_debug(-EUCLEAN, "next operation id");
 	*ret = id;
 	return 0;
-}
-
-int wms_operation_add(struct meta_txn *txn, const struct weight_operation *op)
-{
-	int r;
-
-	r = wms_operation_put(txn, op);
-	if (r < 0)
-		return r;
-	return wms_state_put(txn, STATE_NEXT_OPERATION_ID,
-			     op->operation_id + 1);
 }
 
 int wms_operation_active(struct meta_txn *txn, const struct weight_metadata *m,
@@ -430,88 +461,4 @@ int wms_operation_blocks(struct meta_txn *txn, const struct weight_metadata *m,
 	*ret = weight_operation_blocks(op);
 	weight_operation_free(op);
 	return 0;
-}
-
-int wms_operation_follow(struct meta_txn *txn,
-			 const struct weight_operation *op,
-			 const struct weight_metadata *next, uint64_t now_ms)
-{
-	struct weight_operation after;
-	bool changed;
-
-	if (!op)
-		return 0;
-	weight_decide_operation_follow(op, next, now_ms, &after, &changed);
-	return changed ? wms_operation_put(txn, &after) : 0;
-}
-
-static int operations_check(struct meta_txn *txn)
-{
-	cleanup(meta_cursor_close_cleanup) struct meta_cursor *c = NULL;
-	struct meta_bytes key, value;
-	struct weight_operation *op;
-	uint64_t next, be, id = 0;
-	int r;
-
-	r = wms_operation_next_id(txn, &next);
-	if (r < 0)
-		return r;
-	r = meta_cursor_open(txn, META_DB_OPERATION, NULL, 0, &c);
-	if (r < 0)
-		return r;
-	for (r = meta_cursor_seek(c, NULL, 0, &key, &value); r == 0;
-	     r = meta_cursor_next(c, &key, &value)) {
-		if (key.len != sizeof(be))
-			return log_debug(-EUCLEAN, "key of an operation");
-		memcpy(&be, key.data, sizeof(be));
-		id = be64toh(be);
-		r = operation_decode(id, &value, &op);
-		if (r < 0)
-			return r;
-		weight_operation_free(op);
-	}
-	if (r != -ENOENT)
-		return r;
-	return id < next ? 0 : log_debug(-EUCLEAN, "next operation id");
-}
-
-/* What a revision says about its active operation, and the other way round. */
-static int active_check(struct meta_txn *txn, const struct weight_metadata *m)
-{
-	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
-		NULL;
-	int r;
-
-	r = wms_operation_active(txn, m, &op);
-	if (r < 0 || !op)
-		return r;
-	if (op->fenced_metadata_generation != m->metadata_generation)
-		return log_debug(-EUCLEAN, "fence of an active operation");
-	return 0;
-}
-
-int wms_operation_check_all(struct meta_txn *txn)
-{
-	cleanup(meta_cursor_close_cleanup) struct meta_cursor *c = NULL;
-	struct meta_bytes key, value;
-	struct weight_metadata *m;
-	int r;
-
-	r = operations_check(txn);
-	if (r < 0)
-		return r;
-	r = meta_cursor_open(txn, META_DB_REVISION, NULL, 0, &c);
-	if (r < 0)
-		return r;
-	for (r = meta_cursor_seek(c, NULL, 0, &key, &value); r == 0;
-	     r = meta_cursor_next(c, &key, &value)) {
-		r = weight_record_metadata_decode(value.data, value.len, &m);
-		if (r < 0)
-			return r;
-		r = active_check(txn, m);
-		weight_metadata_free(m);
-		if (r < 0)
-			return r;
-	}
-	return r == -ENOENT ? 0 : r;
 }

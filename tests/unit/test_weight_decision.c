@@ -121,6 +121,20 @@ START_TEST(publishing_gives_a_ready_record)
 }
 END_TEST
 
+/* The answer; a refusal says why and touches nothing. */
+static int try_publish(const struct weight_publish_state *state,
+		       const struct weight_publication *p)
+{
+	struct weight_metadata m = { .metadata_generation = 99 };
+	cleanup(buf_release) struct buf why = BUF_INIT;
+	int r = weight_decide_publish(state, p, 1, &m, &why);
+
+	if (r < 0)
+		ck_assert_uint_eq(m.metadata_generation, 99);
+	ck_assert_int_eq(r<0, why.len> 0);
+	return r;
+}
+
 /*
  * Each case breaks one thing more than the one below it, so the order of the
  * errors is tested with them.
@@ -131,46 +145,48 @@ START_TEST(publishing_looks_for_errors_in_order)
 	struct weight_metadata ready = record(WEIGHT_READY, 2);
 	struct weight_metadata deleting = record(WEIGHT_DELETING, 3);
 	struct weight_metadata deleted = record(WEIGHT_DELETED, 4);
+	struct weight_lineage_record lineage = {
+		.lineage = demo.lineage,
+		.lineage_metadata_generation = 2,
+		.watermark = 7,
+		.claimed = true,
+		.claim = { .request_id = "r",
+			   .base = 6,
+			   .target = 9,
+			   .mode = WEIGHT_DELETE_FIRST,
+			   .phase = WEIGHT_DELETING_BASE,
+			   .error = "" },
+	};
 	struct weight_publish_state state = { .existing = &ready,
-					      .watermark = 7 };
+					      .lineage = &lineage };
 	struct weight_publication p = publication();
-	struct weight_metadata untouched = { .metadata_generation = 99 };
-	struct buf why = BUF_INIT;
 
 	p.policy.preferred = WEIGHT_MIXED;
 	p.affinity_count = 1;
 	p.manifest.complete = false;
-	ck_assert_int_eq(weight_decide_publish(&state, &p, 1, &untouched, &why),
-			 -EINVAL);
+	ck_assert_int_eq(try_publish(&state, &p), -EINVAL);
 	p.manifest.complete = true;
 	p.manifest.payload_group_id = "weight:other";
-	ck_assert_int_eq(weight_decide_publish(&state, &p, 1, &untouched, &why),
-			 -EINVAL);
+	ck_assert_int_eq(try_publish(&state, &p), -EINVAL);
 	p.manifest.payload_group_id = group_id;
-	ck_assert_int_eq(weight_decide_publish(&state, &p, 1, &untouched, &why),
-			 -EPERM);
+	ck_assert_int_eq(try_publish(&state, &p), -EPERM);
 	p.affinity_count = 2;
-	ck_assert_int_eq(weight_decide_publish(&state, &p, 1, &untouched, &why),
-			 -EEXIST);
+	ck_assert_int_eq(try_publish(&state, &p), -EEXIST);
 	state.existing = &deleting;
-	ck_assert_int_eq(weight_decide_publish(&state, &p, 1, &untouched, &why),
-			 -ECANCELED);
+	ck_assert_int_eq(try_publish(&state, &p), -ECANCELED);
 	state.existing = &deleted;
-	ck_assert_int_eq(weight_decide_publish(&state, &p, 1, &untouched, &why),
-			 -ECANCELED);
+	ck_assert_int_eq(try_publish(&state, &p), -ECANCELED);
 	state.existing = NULL;
-	ck_assert_int_eq(weight_decide_publish(&state, &p, 1, &untouched, &why),
-			 -ECANCELED);
-	state.watermark = 6;
-	buf_release(&why);
-	ck_assert_int_eq(weight_decide_publish(&state, &p, 1, &untouched, &why),
-			 -ENOENT);
-	ck_assert_uint_gt(why.len, 0);
-	ck_assert_uint_eq(untouched.metadata_generation, 99);
+	ck_assert_int_eq(try_publish(&state, &p), -EBUSY);
+	/* Its target, but the base is to go first. */
+	lineage.claim.target = 7;
+	ck_assert_int_eq(try_publish(&state, &p), -EBUSY);
+	lineage.claim.phase = WEIGHT_TARGET_IMPORTING;
+	ck_assert_int_eq(try_publish(&state, &p), -ECANCELED);
+	lineage.watermark = 6;
+	ck_assert_int_eq(try_publish(&state, &p), -ENOENT);
 	state.staged = &staged;
-	ck_assert_int_eq(weight_decide_publish(&state, &p, 1, &untouched, &why),
-			 0);
-	buf_release(&why);
+	ck_assert_int_eq(try_publish(&state, &p), 0);
 }
 END_TEST
 

@@ -120,6 +120,21 @@ static inline void stage_and_publish(const struct weight_identity *id)
 	ck_assert_int_eq(publish(store, id, 20, NULL), 0);
 }
 
+static char found_wrong[400]; /* the beginning of the last report */
+
+/* Whether all of a store fits together: 0, -EUCLEAN or another error. */
+static inline int check_store(struct weight_metadata_store *s)
+{
+	cleanup(buf_release) struct buf report = BUF_INIT;
+	uint64_t bad = 0;
+	int r = wms_check(s, &report, &bad);
+
+	(void)snprintf(found_wrong, sizeof(found_wrong), "%s", report.data);
+	if (r < 0)
+		return r;
+	return bad > 0 || report.len > 0 ? -EUCLEAN : 0;
+}
+
 /* The state of a revision, or the error. */
 static inline int availability_of(const struct weight_identity *id)
 {
