@@ -38,6 +38,7 @@ struct upkeeper {
 	bool runs;
 	pthread_cond_t wakes;
 	struct list waiting; /* [lock] upkeeps that don't run */
+	struct list at_work; /* [lock] and those that do */
 	unsigned active;     /* [lock] */
 	unsigned running;    /* [lock] */
 	uint64_t freed;      /* [lock] goes up when memory is given back */
@@ -98,6 +99,7 @@ int upkeep_ask(struct weight_group *g, bool repair, bool scrub)
 	if (!u && !s->stopping && g->state == WEIGHT_GROUP_PUBLISHED) {
 		u = take_ptr(fresh);
 		list_init(&u->in_waiting);
+		list_init(&u->in_at_work);
 		u->g = g;
 		g->refs++;
 		g->upkeep = u;
@@ -511,6 +513,7 @@ static bool put_back_locked(struct upkeep *u, uint64_t due)
 	struct weight_group *g = u->g;
 	struct upkeeper *k = g->store->upkeeper;
 
+	list_remove(&u->in_at_work);
 	u->running = false;
 	k->running--;
 	g->tending--;
@@ -602,6 +605,7 @@ static void submit_locked(struct upkeeper *k, struct upkeep *u)
 		u->active = true;
 		k->active++;
 	}
+	list_add_tail(&k->at_work, &u->in_at_work);
 	u->running = true;
 	u->freed_seen = k->freed;
 	k->running++;
@@ -817,6 +821,7 @@ int upkeep_new(struct weight_store *s)
 	k->store = s;
 	k->count_max = tree_descriptors(COUNT_SHARE);
 	list_init(&k->waiting);
+	list_init(&k->at_work);
 	s->upkeeper = k;
 	return 0;
 }
@@ -924,18 +929,26 @@ bool upkeep_progress(struct weight_group *g, uint64_t operation_id,
 	return known;
 }
 
+/* The earlier start of two operations. 0: none. */
+static uint64_t older(uint64_t a, const struct upkeep *u)
+{
+	return u->started_ms && (!a || u->started_ms < a) ? u->started_ms : a;
+}
+
 uint64_t upkeep_oldest_ms(struct weight_store *s)
 {
+	struct upkeeper *k = s->upkeeper;
 	uint64_t oldest = 0;
 
 	store_lock(s);
-	for (struct list *at = s->upkeeper->waiting.next;
-	     at != &s->upkeeper->waiting; at = at->next) {
-		struct upkeep *u = container_of(at, struct upkeep, in_waiting);
-
-		if (u->started_ms && (!oldest || u->started_ms < oldest))
-			oldest = u->started_ms;
-	}
+	for (struct list *at = k->waiting.next; at != &k->waiting;
+	     at = at->next)
+		oldest = older(oldest,
+			       container_of(at, struct upkeep, in_waiting));
+	for (struct list *at = k->at_work.next; at != &k->at_work;
+	     at = at->next)
+		oldest = older(oldest,
+			       container_of(at, struct upkeep, in_at_work));
 	store_unlock(s);
 	return oldest;
 }

@@ -42,6 +42,7 @@ struct upkeep {
 	struct work work;
 	struct weight_group *g; /* a reference */
 	struct list in_waiting; /* [lock] while it doesn't run */
+	struct list in_at_work; /* [lock] while it does */
 	uint64_t due_ms;        /* [lock] monotonic */
 	bool running;           /* [lock] */
 	uint64_t freed_seen;    /* [lock] of the upkeeper, when it began to */

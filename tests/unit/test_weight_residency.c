@@ -340,6 +340,34 @@ START_TEST(one_that_is_under_way_ends_first)
 }
 END_TEST
 
+static uint64_t oldest_ms(void)
+{
+	weight_tree_gauges(store);
+	return metrics_get(METRIC_OLDEST_OPERATION_AGE_MS);
+}
+
+START_TEST(its_age_is_known_for_as_long_as_it_runs)
+{
+	struct weight_group *g;
+	uint64_t age = 1;
+
+	if (!can_pin())
+		skip("no right to lock memory");
+	config.io_limit = 2 * LARGE;
+	reopen_store();
+	g = published_large("7", LARGE);
+	move(g, WEIGHT_COLD);
+	wait_until(oldest_ms() > 0);
+	for (uint64_t seen = age; operation_of(g) != 0; age = oldest_ms()) {
+		ck_assert_uint_ge(age, seen);
+		seen = age;
+		(void)usleep(1000);
+	}
+	wait_until(oldest_ms() == 0);
+	weight_group_unref(g);
+}
+END_TEST
+
 /* ---- Who holds it ---- */
 
 /* Interrupted once the line that it waits for has come. */
@@ -744,6 +772,7 @@ Suite *suite(void)
 	tcase_add_test(t, a_move_that_may_not_be_is_refused);
 	tcase_add_test(t, a_policy_may_keep_it_where_it_is);
 	tcase_add_test(t, one_that_is_under_way_ends_first);
+	tcase_add_test(t, its_age_is_known_for_as_long_as_it_runs);
 	tcase_add_test(t, what_somebody_has_open_stays_in_memory);
 	tcase_add_test(t, one_that_waits_for_readers_gives_way);
 	tcase_add_test(t, what_somebody_has_mapped_stays_in_memory);
