@@ -47,6 +47,8 @@ static const struct {
 	  WEIGHT_CLAIM_ABORT, WEIGHT_CLAIM_WAITS },
 	{ WEIGHT_DELETED, false, false, true, false,
 	  WEIGHT_CLAIM_WAITS, WEIGHT_CLAIM_WAITS },
+	{ WEIGHT_READY, true, true, true, false,
+	  WEIGHT_CLAIM_COMMIT, WEIGHT_CLAIM_COMMIT },
 	{ NONE, false, true, false, true,
 	  WEIGHT_CLAIM_PREPARE, WEIGHT_CLAIM_WAITS },
 	{ NONE, false, true, false, false,
@@ -524,6 +526,20 @@ START_TEST(a_lineage_goes_on_from_target_to_target)
 }
 END_TEST
 
+/* A record that says so was not made by us, and still isn't taken back. */
+START_TEST(a_watermark_never_goes_down)
+{
+	struct world w;
+
+	world_init(&w);
+	claim_is(&w, WEIGHT_PUT_FIRST, WEIGHT_PREPARING_TARGET);
+	w.lineage.watermark = 9;
+	target_is(&w, WEIGHT_READY);
+	ck_assert(does(&w, COMMIT, NULL, &request_1));
+	phase_is(&w, WEIGHT_RETIRING_BASE, 9);
+}
+END_TEST
+
 Suite *suite(void)
 {
 	Suite *s = suite_create("weight_decision_claim");
@@ -546,6 +562,7 @@ Suite *suite(void)
 	tcase_add_test(tc, an_abort_of_another_claim_changes_nothing);
 	tcase_add_test(tc, a_described_target_that_is_missing_is_begun_again);
 	tcase_add_test(tc, a_lineage_goes_on_from_target_to_target);
+	tcase_add_test(tc, a_watermark_never_goes_down);
 	suite_add_tcase(s, tc);
 	return s;
 }

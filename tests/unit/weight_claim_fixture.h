@@ -187,11 +187,16 @@ static inline bool does_at(struct world *w, enum act act,
 	const struct weight_lineage_record *was = w->state.lineage;
 	struct weight_lineage_record ret;
 	cleanup(buf_release) struct buf why = BUF_INIT;
-	bool changed;
+	bool changed = true;
+	bool again = false;
 	int r;
 
 	r = decide(act, &w->state, rq, name, now_ms, &ret, &changed, &why);
 	ck_assert_msg(r == 0, "%d: %s", r, why.data);
+	ck_assert_int_eq(
+		decide(act, &w->state, rq, name, now_ms, &ret, &again, NULL),
+		0);
+	ck_assert_int_eq(changed, again);
 	ck_assert_uint_eq(why.len, 0);
 	ck_assert_int_eq(weight_lineage_record_check(&ret, NULL), 0);
 	if (was && !changed)
