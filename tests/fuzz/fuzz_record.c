@@ -64,6 +64,7 @@ static void as_staging(const uint8_t *data, size_t size)
 		return;
 	}
 	REQUIRE(weight_identity_check(&s->identity, NULL) == 0);
+	REQUIRE(!s->has_policy || weight_policy_check(&s->policy, NULL) == 0);
 	REQUIRE(weight_record_staging_encode(s, &b) == 0);
 	require_same(&b, data, size);
 }
@@ -83,6 +84,27 @@ static void as_operation(const uint8_t *data, size_t size)
 	REQUIRE(weight_operation_check(op, NULL) == 0);
 	REQUIRE(weight_operation_copy(op, &copy) == 0);
 	REQUIRE(weight_record_operation_encode(copy, &b) == 0);
+	require_same(&b, data, size);
+}
+
+static void as_lineage(const uint8_t *data, size_t size)
+{
+	cleanup(weight_lineage_record_free_cleanup) struct weight_lineage_record
+		*l = NULL;
+	cleanup(weight_lineage_record_free_cleanup) struct weight_lineage_record
+		*copy = NULL;
+	cleanup(buf_release) struct buf b = BUF_INIT;
+	const struct weight_claim *live;
+
+	if (weight_record_lineage_decode(data, size, &l) < 0) {
+		REQUIRE(!l);
+		return;
+	}
+	REQUIRE(weight_lineage_record_check(l, NULL) == 0);
+	live = weight_lineage_live_claim(l);
+	REQUIRE(!live || weight_lineage_claims(l, live->base));
+	REQUIRE(weight_lineage_record_copy(l, &copy) == 0);
+	REQUIRE(weight_record_lineage_encode(copy, &b) == 0);
 	require_same(&b, data, size);
 }
 
@@ -109,6 +131,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	as_lease(data, size);
 	as_staging(data, size);
 	as_operation(data, size);
+	as_lineage(data, size);
 	as_name(data, size);
 	return 0;
 }
