@@ -344,6 +344,17 @@ static int read_checkpoint(struct attempt *a, struct checkpoint **ret)
 	return checkpoint_read(a->g->files_fd, files, n, ret, a->why);
 }
 
+/* Of a tree that was staged on the mount: its files say it. */
+static int describe(struct attempt *a, struct publish_result *ret)
+{
+	cleanup(checkpoint_free_cleanup) struct checkpoint *ckpt = NULL;
+	int r = check_boot(a);
+
+	if (r == 0)
+		r = read_checkpoint(a, &ckpt);
+	return r < 0 ? r : publish_manifest(a->g, &a->look, ckpt, ret, a->why);
+}
+
 /* ---- Commit ---- */
 
 static int write_all(int fd, const struct buf *text)
@@ -477,6 +488,20 @@ static void settle_pins(struct attempt *a, struct weight_publication *p)
 		     s->config->durability == CONFIG_DURABILITY_WRITETHROUGH;
 }
 
+/* The step that counts. */
+static int decide(struct attempt *a, const struct weight_publication *p)
+{
+	struct weight_store *s = a->g->store;
+	int r;
+
+	a->decided = true;
+	(void)pthread_mutex_lock(&s->namespace_lock);
+	metrics_add(METRIC_METADATA_COMMITS, 1);
+	r = wms_publish(s->records, p, clock_realtime_ms(), NULL, a->why);
+	(void)pthread_mutex_unlock(&s->namespace_lock);
+	return r;
+}
+
 static int commit(struct attempt *a, const struct publish_result *result)
 {
 	struct weight_group *g = a->g;
@@ -509,12 +534,7 @@ static int commit(struct attempt *a, const struct publish_result *result)
 		publication.durable = sync_modes(a) == 0;
 	/* Without them all is verified once more, and that is all. */
 	(void)tree_stamps_make(g, &a->look);
-	a->decided = true;
-	(void)pthread_mutex_lock(&s->namespace_lock);
-	metrics_add(METRIC_METADATA_COMMITS, 1);
-	r = wms_publish(s->records, &publication, clock_realtime_ms(), NULL,
-			a->why);
-	(void)pthread_mutex_unlock(&s->namespace_lock);
+	r = decide(a, &publication);
 	if (r < 0 && s->config->publish_mode.count > 0)
 		set_modes(a, true);
 	if (r < 0)
@@ -525,14 +545,12 @@ static int commit(struct attempt *a, const struct publish_result *result)
 static int attempt(struct attempt *a)
 {
 	struct publish_result result = { .text = BUF_INIT };
-	struct checkpoint *ckpt = NULL;
 	int r;
 
 	if ((r = drain(a)) == 0 &&
 	    (r = staging_look(a->g, &a->look, a->why)) == 0 &&
 	    (r = probe_all(a)) == 0 && (r = prepare(a)) == 0 &&
-	    (r = check_boot(a)) == 0 && (r = read_checkpoint(a, &ckpt)) == 0 &&
-	    (r = publish_manifest(a->g, &a->look, ckpt, &result, a->why)) == 0)
+	    (r = describe(a, &result)) == 0)
 		r = commit(a, &result);
 	/*
 	 * A commit whose failure was one of the disk may be found done by the
@@ -542,7 +560,6 @@ static int attempt(struct attempt *a)
 		(void)unlinkat(a->g->dirfd, TREE_MANIFEST_NAME ".tmp", 0);
 		(void)unlinkat(a->g->dirfd, TREE_MANIFEST_NAME, 0);
 	}
-	checkpoint_free(ckpt);
 	publish_result_release(&result);
 	return r;
 }
@@ -600,6 +617,28 @@ static void warn_private(struct attempt *a)
 			 example);
 }
 
+/* All of it, in the thread that calls. */
+static int attempt_run(struct attempt *a)
+{
+	struct weight_group *g = a->g;
+	int r = attempt(a);
+
+	end(g, r == 0);
+	/* Looking may wait for processes that wait for the attempt's end. */
+	if (a->held)
+		tree_group_who(g, true, a->why);
+	if (r < 0) {
+		metrics_add(METRIC_PUBLISH_FAILURES, 1);
+		return r;
+	}
+	warn_private(a);
+	settle(a);
+	(void)upkeep_want(g);
+	metrics_add(METRIC_PUBLISHES, 1);
+	weight_group_set_error(g, "");
+	return 0;
+}
+
 /* A rename must not answer what makes mv retry, mislead or copy. */
 static int rename_errno(int r)
 {
@@ -645,20 +684,7 @@ static void *attempt_main(void *arg)
 	int r;
 
 	(void)prctl(PR_SET_NAME, "publish");
-	r = attempt(a);
-	end(g, r == 0);
-	/* Looking may wait for processes that wait for the attempt's end. */
-	if (a->held)
-		tree_group_who(g, true, a->why);
-	if (r == 0) {
-		warn_private(a);
-		settle(a);
-		(void)upkeep_want(g);
-		metrics_add(METRIC_PUBLISHES, 1);
-		weight_group_set_error(g, "");
-	} else {
-		metrics_add(METRIC_PUBLISH_FAILURES, 1);
-	}
+	r = attempt_run(a);
 	store_lock(s);
 	a->result = r;
 	a->done = true;
