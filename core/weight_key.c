@@ -12,6 +12,7 @@
 #include <sys/random.h>
 
 #include "core/cleanup.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/util.h"
 
@@ -482,6 +483,51 @@ int weight_request_id(const struct weight_identity *base,
 	    (r = request_add_number(s, mode)) < 0 ||
 	    (r = request_add_number(s, expected_metadata_generation)) < 0 ||
 	    (r = digest_stream_finish(s, &d)) < 0)
+		return r;
+	digest_to_hex(&d, ret);
+	return 0;
+}
+
+/* The array is spaced as Python's json writes it: ", " between elements. */
+static int transaction_text(const struct weight_identity *target,
+			    const char *request_id, const struct digest *source,
+			    struct buf *ret)
+{
+	const struct weight_lineage *l = &target->lineage;
+	char hex[DIGEST_HEX_LEN + 1];
+	const char *const texts[] = { "weight-upsert-upload-v1",
+				      l->tenant,
+				      l->name_space,
+				      l->resource,
+				      l->revision,
+				      NULL, /* the generation, a number */
+				      request_id,
+				      hex };
+	int r = 0;
+
+	digest_to_hex(source, hex);
+	for (size_t i = 0; r == 0 && i < ARRAY_LEN(texts); i++) {
+		r = buf_printf(ret, "%s", i ? ", " : "[");
+		if (r < 0)
+			return r;
+		r = texts[i] ? json_write_string(ret, texts[i],
+						 strlen(texts[i]), JSON_ASCII) :
+			       json_write_u64(ret, target->generation);
+	}
+	return r < 0 ? r : buf_append(ret, "]", 1);
+}
+
+int weight_upsert_transaction_id(const struct weight_identity *target,
+				 const char *request_id,
+				 const struct digest *source,
+				 char ret[static DIGEST_HEX_LEN + 1])
+{
+	cleanup(buf_release) struct buf text = BUF_INIT;
+	struct digest d;
+	int r;
+
+	if ((r = transaction_text(target, request_id, source, &text)) < 0 ||
+	    (r = digest_of(text.data, text.len, &d)) < 0)
 		return r;
 	digest_to_hex(&d, ret);
 	return 0;

@@ -151,6 +151,16 @@ int weight_request_id(const struct weight_identity *base,
 		      char ret[static DIGEST_HEX_LEN + 1]);
 
 /*
+ * The transaction id of the payload of a replacement: it follows from the
+ * request and from what is uploaded, so that a writer that is made anew goes on
+ * where the last one was. source is the digest of the source placement.
+ */
+int weight_upsert_transaction_id(const struct weight_identity *target,
+				 const char *request_id,
+				 const struct digest *source,
+				 char ret[static DIGEST_HEX_LEN + 1]);
+
+/*
  * Names in the mounted tree.
  *
  * A part of an identity is its own name, with three exceptions that make every

@@ -309,6 +309,25 @@ START_TEST(the_request_id_of_the_example_is_the_golden_one)
 }
 END_TEST
 
+/* Contracts 3.6, of the placement of 1.5. */
+START_TEST(the_transaction_id_of_a_replacement_is_the_golden_one)
+{
+	static const char source_hex[] = "5c50686b02a5e62fea69ede5974530b4447e"
+					 "742cffe6cb95bce80529c86886f1";
+	struct weight_identity target = demo;
+	char id[DIGEST_HEX_LEN + 1];
+	struct digest source;
+
+	target.generation = 8;
+	ck_assert_int_eq(digest_from_hex(source_hex, DIGEST_HEX_LEN, &source),
+			 0);
+	ck_assert_int_eq(
+		weight_upsert_transaction_id(&target, "req-1", &source, id), 0);
+	ck_assert_str_eq(id, "6d1faf9d795ad66690174fbfd405e9cdcd640e51a91b3313"
+			     "cef8a0cf5ae6403b");
+}
+END_TEST
+
 /* clang-format off */
 static const struct {
 	const char *component;
@@ -503,6 +522,8 @@ static int derive_everything(void)
 	    (r = weight_path_encode("a/b", &out)) < 0 ||
 	    (r = weight_path_decode("a%2F", 4, &out)) < 0 ||
 	    (r = weight_group_hex(&demo, id)) < 0 ||
+	    (r = weight_upsert_transaction_id(&demo, "r", &digest_of_nothing,
+					      id)) < 0 ||
 	    (r = weight_fragment_id("t", 1, numbers, numbers, 2, id)) < 0 ||
 	    (r = weight_payload_keys_digest(keys, 2, &d, NULL)) < 0 ||
 	    (r = weight_affinity_digest(units, 2, &d, NULL)) < 0 ||
@@ -535,6 +556,8 @@ static void add_store_tests(TCase *tc)
 	tcase_add_test(tc, texts_order_by_unsigned_bytes_then_length);
 	tcase_add_test(tc, affinity_ids_of_the_example_are_the_golden_ones);
 	tcase_add_test(tc, the_request_id_of_the_example_is_the_golden_one);
+	tcase_add_test(tc,
+		       the_transaction_id_of_a_replacement_is_the_golden_one);
 }
 
 static void add_tree_tests(TCase *tc)
