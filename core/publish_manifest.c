@@ -12,43 +12,40 @@
 
 #include "core/checkpoint.h"
 #include "core/clock.h"
-#include "core/tree_priv.h"
+#include "core/publish_priv.h"
 #include "core/utf8.h"
 #include "core/weight_key.h"
 
-#define CREATED_LEN sizeof("YYYYYY-MM-DDTHH:MM:SSZ")
 #define NO_FILE SIZE_MAX
 
-/* Everything that the steps below share. */
-struct draft {
-	struct weight_group *g;
-	const struct staging_look *look;
-	const struct checkpoint *ckpt;
-	struct manifest *m;
-	char **keys;        /* one for each object */
-	size_t *paths;      /* payload entry of each checkpoint file */
-	size_t *claimed_by; /* checkpoint file whose tensors an object has */
-	struct buf *why;
-};
+/* ---- What all manifests share ---- */
 
-static void created_at(char ret[static CREATED_LEN])
+void publish_created_at(uint64_t ms, bool to_the_ms,
+			char ret[static PUBLISH_CREATED_LEN])
 {
-	time_t now = (time_t)(clock_realtime_ms() / 1000);
+	time_t s = (time_t)(ms / 1000);
 	struct tm tm;
+	size_t n;
 
-	(void)gmtime_r(&now, &tm);
-	(void)strftime(ret, CREATED_LEN, "%Y-%m-%dT%H:%M:%SZ", &tm);
+	(void)gmtime_r(&s, &tm);
+	n = strftime(ret, PUBLISH_CREATED_LEN, "%Y-%m-%dT%H:%M:%S", &tm);
+	if (to_the_ms)
+		(void)snprintf(ret + n, PUBLISH_CREATED_LEN - n, ".%03uZ",
+			       (unsigned)(ms % 1000));
+	else
+		(void)snprintf(ret + n, PUBLISH_CREATED_LEN - n, "Z");
 }
 
-static int draft_top(struct draft *d)
+int publish_draft_begin(struct publish_draft *d, const char *created_at)
 {
 	const struct weight_identity *id = d->g->identity;
 	char group_id[WEIGHT_GROUP_ID_LEN + 1];
-	char created[CREATED_LEN];
 	struct buf key = BUF_INIT;
 	int r;
 
-	created_at(created);
+	d->keys = calloc(d->look->payload->object_count + 1, sizeof(*d->keys));
+	if (!d->keys)
+		return -ENOMEM;
 	if ((r = weight_group_id(id, group_id)) == 0 &&
 	    (r = weight_manifest_key(id, &key)) == 0) {
 		const struct manifest_top top = {
@@ -57,7 +54,7 @@ static int draft_top(struct draft *d)
 			.revision = id->lineage.revision,
 			.group_id = group_id,
 			.manifest_key = key.data,
-			.created_at = created,
+			.created_at = created_at,
 			.weight_generation = id->generation,
 		};
 
@@ -67,58 +64,36 @@ static int draft_top(struct draft *d)
 	return r;
 }
 
-/* An object is named after the first path of its file. */
-static int object_key(struct draft *d, const char *txid, size_t i)
+int publish_draft_key(struct publish_draft *d, size_t i, const char *txid,
+		      const char *fragment_id)
 {
-	const struct payload *p = d->look->payload;
-	const char *path = p->entries[p->objects[i]].path;
-	char hex[DIGEST_HEX_LEN + 1];
 	struct buf key = BUF_INIT;
-	struct digest digest;
-	int r = digest_of(path, strlen(path), &digest);
+	int r = weight_payload_key(d->g->identity, txid, fragment_id, &key);
 
-	if (r < 0)
-		return r;
-	digest_to_hex(&digest, hex);
-	hex[WEIGHT_FRAGMENT_ID_LEN] = '\0';
-	r = weight_payload_key(d->g->identity, txid, hex, &key);
 	if (r == 0 && !(d->keys[i] = strdup(key.data)))
 		r = -ENOMEM;
 	buf_release(&key);
 	return r;
 }
 
-static int draft_object(struct draft *d, size_t i)
+int publish_draft_objects(struct publish_draft *d)
 {
-	const struct weight_file *f = d->look->files[i];
-	const struct manifest_object object = {
-		.key = d->keys[i],
-		.chunks = f->chunks->chunks,
-		.size = f->chunks->size,
-		.chunk_size = f->chunks->chunk_size,
-		.chunk_count = f->chunks->count,
-		.digest = f->chunks->root,
-	};
+	int r = 0;
 
-	return manifest_add_object(d->m, &object, d->why);
-}
+	for (size_t i = 0; i < d->look->count && r == 0; i++) {
+		const struct chunk_list *chunks = d->look->files[i]->chunks;
+		const struct manifest_object object = {
+			.key = d->keys[i],
+			.chunks = chunks->chunks,
+			.size = chunks->size,
+			.chunk_size = chunks->chunk_size,
+			.chunk_count = chunks->count,
+			.digest = chunks->root,
+		};
 
-static int draft_objects(struct draft *d)
-{
-	char txid[WEIGHT_TRANSACTION_ID_LEN + 1];
-	size_t count = d->look->payload->object_count;
-	int r = weight_transaction_id(txid);
-
-	if (r < 0)
-		return r;
-	d->keys = calloc(count + 1, sizeof(*d->keys));
-	if (!d->keys)
-		return -ENOMEM;
-	for (size_t i = 0; i < count; i++)
-		if ((r = object_key(d, txid, i)) < 0 ||
-		    (r = draft_object(d, i)) < 0)
-			return r;
-	return 0;
+		r = manifest_add_object(d->m, &object, d->why);
+	}
+	return r;
 }
 
 static enum manifest_file_kind kind_of(enum payload_kind kind)
@@ -165,7 +140,7 @@ static int check_text(const struct payload_entry *e, struct buf *why)
 	return -EBADMSG;
 }
 
-static int draft_files(struct draft *d)
+int publish_draft_files(struct publish_draft *d)
 {
 	const struct mode_change *change = &d->g->store->config->publish_mode;
 	const struct payload *p = d->look->payload;
@@ -198,10 +173,79 @@ static int draft_files(struct draft *d)
 	return 0;
 }
 
+int publish_draft_end(struct publish_draft *d, struct publish_result *ret)
+{
+	struct weight_manifest_ref *ref = &ret->ref;
+	const struct manifest *m = d->m;
+	int r = manifest_finish(d->m, d->why);
+
+	if (r < 0)
+		return r;
+	ref->manifest_key = m->top.manifest_key;
+	ref->payload_group_id = m->top.group_id;
+	ref->complete = true;
+	for (size_t i = 0; i < m->object_count; i++)
+		ref->logical_bytes += m->objects[i].size;
+	if ((r = manifest_write(m, &ret->text)) < 0 ||
+	    (r = manifest_digest(ret->text.data, ret->text.len,
+				 &ref->manifest_sha256)) < 0)
+		return r;
+	/* Sorts the pointers, so it comes last. */
+	return weight_payload_keys_digest(
+		(const char **)d->keys, m->object_count,
+		&ref->payload_keys_sha256, &ref->payload_count);
+}
+
+void publish_draft_release(struct publish_draft *d)
+{
+	for (size_t i = 0; d->keys && i < d->look->payload->object_count; i++)
+		free(d->keys[i]);
+	free(d->keys);
+}
+
+void publish_result_release(struct publish_result *r)
+{
+	manifest_unref(r->manifest);
+	buf_release(&r->text);
+	*r = (struct publish_result){ .text = BUF_INIT };
+}
+
+/* ---- Of a checkpoint ---- */
+
+/* What the steps below share beside it. */
+struct draft {
+	struct publish_draft to;
+	const struct checkpoint *ckpt;
+	size_t *paths;      /* payload entry of each checkpoint file */
+	size_t *claimed_by; /* checkpoint file whose tensors an object has */
+};
+
+/* An object is named after the first path of its file. */
+static int draft_keys(struct publish_draft *d)
+{
+	const struct payload *p = d->look->payload;
+	char txid[WEIGHT_TRANSACTION_ID_LEN + 1];
+	char hex[DIGEST_HEX_LEN + 1];
+	struct digest digest;
+	int r = weight_transaction_id(txid);
+
+	for (size_t i = 0; i < p->object_count && r == 0; i++) {
+		const char *path = p->entries[p->objects[i]].path;
+
+		r = digest_of(path, strlen(path), &digest);
+		if (r < 0)
+			return r;
+		digest_to_hex(&digest, hex);
+		hex[WEIGHT_FRAGMENT_ID_LEN] = '\0';
+		r = publish_draft_key(d, i, txid, hex);
+	}
+	return r;
+}
+
 /* The payload entries that the checkpoint calls its files, in its order. */
 static int draft_paths(struct draft *d)
 {
-	const struct payload *p = d->look->payload;
+	const struct payload *p = d->to.look->payload;
 	size_t n = 0;
 
 	d->paths = calloc(p->count + 1, sizeof(*d->paths));
@@ -236,7 +280,7 @@ static int draft_fragment(struct draft *d, const struct checkpoint_tensor *t,
 		.fragment_id = id,
 		.global_offset = origin,
 		.local_shape = t->shape,
-		.object_key = d->keys[object],
+		.object_key = d->to.keys[object],
 		.object_offset = t->begin,
 		.nbytes = t->end - t->begin,
 		.tensor = index,
@@ -246,12 +290,13 @@ static int draft_fragment(struct draft *d, const struct checkpoint_tensor *t,
 
 	if (r < 0)
 		return r;
-	return manifest_add_fragment(d->m, &fragment, d->why);
+	return manifest_add_fragment(d->to.m, &fragment, d->to.why);
 }
 
 static int draft_tensors(struct draft *d)
 {
-	const struct payload *p = d->look->payload;
+	const struct payload *p = d->to.look->payload;
+	struct manifest *m = d->to.m;
 
 	for (size_t i = 0; i < checkpoint_tensor_count(d->ckpt); i++) {
 		const struct checkpoint_tensor *t =
@@ -271,10 +316,10 @@ static int draft_tensors(struct draft *d)
 
 		if (is_second_name(d, t->file, object))
 			continue;
-		r = manifest_add_tensor(d->m, &tensor, d->why);
+		r = manifest_add_tensor(m, &tensor, d->to.why);
 		if (r == 0)
 			r = draft_fragment(d, t, object,
-					   (uint32_t)d->m->tensor_count - 1);
+					   (uint32_t)m->tensor_count - 1);
 		if (r < 0)
 			return r;
 	}
@@ -302,56 +347,30 @@ static int affinity(const struct manifest *m, struct publish_result *ret)
 				      &ret->affinity_count);
 }
 
-static int summarise(struct draft *d, struct publish_result *ret)
-{
-	struct weight_manifest_ref *ref = &ret->ref;
-	const struct manifest *m = d->m;
-	int r;
-
-	ref->manifest_key = m->top.manifest_key;
-	ref->payload_group_id = m->top.group_id;
-	ref->complete = true;
-	for (size_t i = 0; i < m->object_count; i++)
-		ref->logical_bytes += m->objects[i].size;
-	if ((r = manifest_write(m, &ret->text)) < 0 ||
-	    (r = manifest_digest(ret->text.data, ret->text.len,
-				 &ref->manifest_sha256)) < 0 ||
-	    (r = affinity(m, ret)) < 0)
-		return r;
-	/* Sorts the pointers, so it comes last. */
-	return weight_payload_keys_digest(
-		(const char **)d->keys, m->object_count,
-		&ref->payload_keys_sha256, &ref->payload_count);
-}
-
 int publish_manifest(struct weight_group *g, const struct staging_look *look,
 		     const struct checkpoint *ckpt, struct publish_result *ret,
 		     struct buf *why)
 {
-	struct draft d = { .g = g, .look = look, .ckpt = ckpt, .why = why };
+	struct draft d = { .to = { g, look, why }, .ckpt = ckpt };
 	struct publish_result result = { .text = BUF_INIT };
+	char created[PUBLISH_CREATED_LEN];
 	int r;
 
-	if ((r = draft_top(&d)) == 0 && (r = draft_paths(&d)) == 0 &&
-	    (r = draft_objects(&d)) == 0 && (r = draft_tensors(&d)) == 0 &&
-	    (r = draft_files(&d)) == 0 && (r = manifest_finish(d.m, why)) == 0)
-		r = summarise(&d, &result);
-	for (size_t i = 0; d.keys && i < look->payload->object_count; i++)
-		free(d.keys[i]);
-	free(d.keys);
+	publish_created_at(clock_realtime_ms(), false, created);
+	if ((r = publish_draft_begin(&d.to, created)) == 0 &&
+	    (r = draft_paths(&d)) == 0 && (r = draft_keys(&d.to)) == 0 &&
+	    (r = publish_draft_objects(&d.to)) == 0 &&
+	    (r = draft_tensors(&d)) == 0 &&
+	    (r = publish_draft_files(&d.to)) == 0 &&
+	    (r = publish_draft_end(&d.to, &result)) == 0)
+		r = affinity(d.to.m, &result);
+	result.manifest = d.to.m;
+	publish_draft_release(&d.to);
 	free(d.paths);
 	free(d.claimed_by);
-	result.manifest = d.m;
 	if (r < 0)
 		publish_result_release(&result);
 	else
 		*ret = result;
 	return r;
-}
-
-void publish_result_release(struct publish_result *r)
-{
-	manifest_unref(r->manifest);
-	buf_release(&r->text);
-	*r = (struct publish_result){ .text = BUF_INIT };
 }
