@@ -25,9 +25,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/buf.h"
 #include "core/cleanup.h"
-
-struct buf;
 
 /* Containers inside containers; the outermost one counts as 1. */
 #define JSON_DEPTH_MAX 32
@@ -158,6 +157,33 @@ int json_write_string(struct buf *out, const char *s, size_t len,
 
 /* Errors: -ENOMEM, -EOVERFLOW. */
 int json_write_u64(struct buf *out, uint64_t v);
+
+/*
+ * An object of plain members that is written for people and programs, on one
+ * line, in the order of the calls. It starts as JSON_OBJECT_INIT. A failure is
+ * kept until json_object_end(), so that the members read straight on.
+ *
+ * Keys need no escapes; texts are valid UTF-8 and written in JSON_UTF8.
+ */
+struct json_object {
+	struct buf text;
+	int err;
+};
+#define JSON_OBJECT_INIT                                                       \
+	{                                                                      \
+		.text = BUF_INIT                                               \
+	}
+void json_put_text(struct json_object *o, const char *key, const char *value);
+void json_put_u64(struct json_object *o, const char *key, uint64_t value);
+void json_put_bool(struct json_object *o, const char *key, bool value);
+/* Six digits of it. */
+void json_put_ratio(struct json_object *o, const char *key, double value);
+
+/*
+ * Appends the object and a newline to ret, which is unchanged on failure, and
+ * releases it. Errors: -EINVAL a text was no UTF-8, -ENOMEM, -EOVERFLOW.
+ */
+int json_object_end(struct json_object *o, struct buf *ret);
 
 /*
  * Appends a string to a sentence for people: in quotes, escaped so that it

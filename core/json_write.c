@@ -97,6 +97,52 @@ int json_write_u64(struct buf *out, uint64_t v)
 	return n < 0 ? -EINVAL : buf_append(out, digits, (size_t)n);
 }
 
+/* False: something failed before. */
+static bool put_key(struct json_object *o, const char *key)
+{
+	if (o->err == 0)
+		o->err = buf_printf(&o->text,
+				    "%c\"%s\":", o->text.len ? ',' : '{', key);
+	return o->err == 0;
+}
+
+void json_put_text(struct json_object *o, const char *key, const char *value)
+{
+	if (put_key(o, key))
+		o->err = json_write_string(&o->text, value, strlen(value),
+					   JSON_UTF8);
+}
+
+void json_put_u64(struct json_object *o, const char *key, uint64_t value)
+{
+	if (put_key(o, key))
+		o->err = json_write_u64(&o->text, value);
+}
+
+void json_put_bool(struct json_object *o, const char *key, bool value)
+{
+	if (put_key(o, key))
+		o->err = buf_printf(&o->text, "%s", value ? "true" : "false");
+}
+
+void json_put_ratio(struct json_object *o, const char *key, double value)
+{
+	if (put_key(o, key))
+		o->err = buf_printf(&o->text, "%.6g", value);
+}
+
+int json_object_end(struct json_object *o, struct buf *ret)
+{
+	int r = o->err;
+
+	if (r == 0)
+		r = buf_printf(&o->text, "%s}\n", o->text.len ? "" : "{");
+	if (r == 0)
+		r = buf_append(ret, o->text.data, o->text.len);
+	buf_release(&o->text);
+	return r;
+}
+
 void json_show(struct buf *why, const char *s, size_t len)
 {
 	size_t shown = len;

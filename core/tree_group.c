@@ -13,7 +13,6 @@
 
 #include "core/clock.h"
 #include "core/holders.h"
-#include "core/json.h"
 #include "core/log.h"
 #include "core/metrics.h"
 #include "core/tree_priv.h"
@@ -513,25 +512,16 @@ static int write_file(int dirfd, const char *name, const struct buf *text)
 	return (size_t)n == text->len ? 0 : -ENOSPC;
 }
 
-static int text_member(struct buf *out, const char *key, const char *value)
-{
-	int r = buf_printf(out, "%s\"%s\":", out->len ? "," : "{", key);
-
-	return r < 0 ? r :
-		       json_write_string(out, value, strlen(value), JSON_UTF8);
-}
-
 static int identity_text(const struct weight_identity *id, struct buf *out)
 {
-	int r;
+	struct json_object o = JSON_OBJECT_INIT;
 
-	if ((r = text_member(out, "tenant", id->lineage.tenant)) < 0 ||
-	    (r = text_member(out, "namespace", id->lineage.name_space)) < 0 ||
-	    (r = text_member(out, "resource", id->lineage.resource)) < 0 ||
-	    (r = text_member(out, "revision", id->lineage.revision)) < 0)
-		return r;
-	return buf_printf(out, ",\"weight_generation\":%llu}\n",
-			  (unsigned long long)id->generation);
+	json_put_text(&o, "tenant", id->lineage.tenant);
+	json_put_text(&o, "namespace", id->lineage.name_space);
+	json_put_text(&o, "resource", id->lineage.resource);
+	json_put_text(&o, "revision", id->lineage.revision);
+	json_put_u64(&o, "weight_generation", id->generation);
+	return json_object_end(&o, out);
 }
 
 /* The directory of a group, with files/ as its owner asked for it. */

@@ -45,6 +45,7 @@
 #include "core/chunk_digest.h"
 #include "core/cursor.h"
 #include "core/derived.h"
+#include "core/json.h"
 #include "core/list.h"
 #include "core/manifest.h"
 #include "core/map.h"
@@ -704,6 +705,13 @@ int upkeep_line(struct weight_group *g, struct buf *ret);
 /* Live numbers of the operation that runs; false: none is known. */
 bool upkeep_progress(struct weight_group *g, uint64_t operation_id,
 		     uint64_t *ret_bytes, uint64_t *ret_units);
+
+/* ---- tree_text.c ---- */
+
+/* Members that several texts have. */
+void tree_put_lineage(struct json_object *o, const struct weight_lineage *l);
+void tree_put_digest(struct json_object *o, const char *key,
+		     const struct digest *d);
 
 /* ---- tree_wait.c ---- */
 

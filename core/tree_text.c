@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "core/json.h"
 #include "core/tree_priv.h"
 
 /* ---- sha256sums ---- */
@@ -88,98 +87,68 @@ int weight_group_sha256sums(struct weight_group *group,
 
 /* ---- metadata.json ---- */
 
-struct text_field {
-	const char *key;
-	const char *value;
-};
-
-static int put_texts(struct buf *out, const struct text_field *fields,
-		     size_t count)
+void tree_put_lineage(struct json_object *o, const struct weight_lineage *l)
 {
-	int r = 0;
-
-	for (size_t i = 0; i < count && r == 0; i++) {
-		r = buf_printf(out, "%s\"%s\":", out->len > 1 ? "," : "",
-			       fields[i].key);
-		if (r == 0)
-			r = json_write_string(out, fields[i].value,
-					      strlen(fields[i].value),
-					      JSON_UTF8);
-	}
-	return r;
+	json_put_text(o, "tenant_id", l->tenant);
+	json_put_text(o, "namespace", l->name_space);
+	json_put_text(o, "resource_id", l->resource);
+	json_put_text(o, "revision", l->revision);
 }
 
-static int put_numbers(struct buf *out, const struct weight_metadata *m)
+void tree_put_digest(struct json_object *o, const char *key,
+		     const struct digest *d)
 {
-	const struct {
-		const char *key;
-		uint64_t value;
-	} fields[] = {
-		{ "weight_generation", m->identity.generation },
-		{ "payload_count", m->manifest.payload_count },
-		{ "logical_bytes", m->manifest.logical_bytes },
-		{ "affinity_count", m->affinity_count },
-		{ "metadata_generation", m->metadata_generation },
-		{ "created_at_ms", m->created_at_ms },
-		{ "updated_at_ms", m->updated_at_ms },
-		{ "last_accessed_at_ms", m->last_accessed_at_ms },
-	};
-	int r = 0;
+	char hex[DIGEST_HEX_LEN + 1];
 
-	for (size_t i = 0; i < ARRAY_LEN(fields) && r == 0; i++)
-		r = buf_printf(out, ",\"%s\":%llu", fields[i].key,
-			       (unsigned long long)fields[i].value);
-	if (r == 0 && m->operation_id)
-		r = buf_printf(out, ",\"operation_id\":%llu",
-			       (unsigned long long)m->operation_id);
-	return r < 0 ? r :
-		       buf_printf(out,
-				  ",\"mixed_hot_ratio\":%.6g"
-				  ",\"observed_hot_ratio\":%.6g"
-				  ",\"durable\":%s}\n",
-				  m->policy.mixed_hot_ratio,
-				  m->observed_hot_ratio,
-				  m->durable ? "true" : "false");
+	digest_to_hex(d, hex);
+	json_put_text(o, key, hex);
+}
+
+static void put_texts(struct json_object *o, const struct weight_metadata *m)
+{
+	const struct weight_manifest_ref *ref = &m->manifest;
+
+	tree_put_lineage(o, &m->identity.lineage);
+	json_put_text(o, "manifest_key", ref->manifest_key);
+	tree_put_digest(o, "manifest_sha256", &ref->manifest_sha256);
+	json_put_text(o, "payload_group_id", ref->payload_group_id);
+	tree_put_digest(o, "payload_keys_sha256", &ref->payload_keys_sha256);
+	tree_put_digest(o, "affinity_digest", &m->affinity_digest);
+	json_put_text(o, "availability",
+		      weight_availability_name(m->availability));
+	json_put_text(o, "residency", weight_residency_name(m->residency));
+	json_put_text(o, "preferred_residency",
+		      weight_residency_name(m->policy.preferred));
+	json_put_text(o, "migration_mode",
+		      weight_migration_mode_name(m->policy.mode));
+}
+
+static void put_numbers(struct json_object *o, const struct weight_metadata *m)
+{
+	json_put_u64(o, "weight_generation", m->identity.generation);
+	json_put_u64(o, "payload_count", m->manifest.payload_count);
+	json_put_u64(o, "logical_bytes", m->manifest.logical_bytes);
+	json_put_u64(o, "affinity_count", m->affinity_count);
+	json_put_u64(o, "metadata_generation", m->metadata_generation);
+	json_put_u64(o, "created_at_ms", m->created_at_ms);
+	json_put_u64(o, "updated_at_ms", m->updated_at_ms);
+	json_put_u64(o, "last_accessed_at_ms", m->last_accessed_at_ms);
+	if (m->operation_id)
+		json_put_u64(o, "operation_id", m->operation_id);
+	json_put_ratio(o, "mixed_hot_ratio", m->policy.mixed_hot_ratio);
+	json_put_ratio(o, "observed_hot_ratio", m->observed_hot_ratio);
 }
 
 int weight_group_metadata_json(struct weight_group *group, struct buf *ret)
 {
 	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
-	char manifest[DIGEST_HEX_LEN + 1];
-	char keys[DIGEST_HEX_LEN + 1];
-	char affinity[DIGEST_HEX_LEN + 1];
-	struct buf text = BUF_INIT;
+	struct json_object o = JSON_OBJECT_INIT;
 	int r = weight_group_metadata(group, &m);
 
 	if (r < 0)
 		return r;
-	digest_to_hex(&m->manifest.manifest_sha256, manifest);
-	digest_to_hex(&m->manifest.payload_keys_sha256, keys);
-	digest_to_hex(&m->affinity_digest, affinity);
-	const struct text_field fields[] = {
-		{ "tenant_id", m->identity.lineage.tenant },
-		{ "namespace", m->identity.lineage.name_space },
-		{ "resource_id", m->identity.lineage.resource },
-		{ "revision", m->identity.lineage.revision },
-		{ "manifest_key", m->manifest.manifest_key },
-		{ "manifest_sha256", manifest },
-		{ "payload_group_id", m->manifest.payload_group_id },
-		{ "payload_keys_sha256", keys },
-		{ "affinity_digest", affinity },
-		{ "availability", weight_availability_name(m->availability) },
-		{ "residency", weight_residency_name(m->residency) },
-		{ "preferred_residency",
-		  weight_residency_name(m->policy.preferred) },
-		{ "migration_mode",
-		  weight_migration_mode_name(m->policy.mode) },
-	};
-	r = buf_append(&text, "{", 1);
-	if (r == 0)
-		r = put_texts(&text, fields, ARRAY_LEN(fields));
-	if (r == 0)
-		r = put_numbers(&text, m);
-	if (r == 0)
-		r = buf_append(ret, text.data, text.len);
-	buf_release(&text);
-	return r;
+	put_texts(&o, m);
+	put_numbers(&o, m);
+	json_put_bool(&o, "durable", m->durable);
+	return json_object_end(&o, ret);
 }

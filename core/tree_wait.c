@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 
 #include "core/clock.h"
-#include "core/json.h"
 #include "core/log.h"
 #include "core/metrics.h"
 #include "core/prefetch.h"
@@ -271,63 +270,26 @@ static void overlay(struct weight_store *s, struct weight_operation *op)
 			units < op->total_units ? units : op->total_units;
 }
 
-static int put_text(struct buf *out, const char *key, const char *value)
+static void put_operation(struct json_object *o,
+			  const struct weight_operation *op)
 {
-	int r = buf_printf(out, "%s\"%s\":", out->len > 1 ? "," : "", key);
-
-	return r < 0 ? r :
-		       json_write_string(out, value, strlen(value), JSON_UTF8);
-}
-
-static int put_texts(struct buf *out, const struct weight_operation *op)
-{
-	const struct weight_lineage *l = &op->identity.lineage;
-	const struct {
-		const char *key;
-		const char *value;
-	} fields[] = {
-		{ "tenant_id", l->tenant },
-		{ "namespace", l->name_space },
-		{ "resource_id", l->resource },
-		{ "revision", l->revision },
-		{ "kind", weight_operation_kind_name(op->kind) },
-		{ "target_residency",
-		  weight_residency_name(op->target_residency) },
-		{ "cursor", op->cursor },
-		{ "message", op->message },
-	};
-	int r = 0;
-
-	for (size_t i = 0; i < ARRAY_LEN(fields) && r == 0; i++)
-		r = put_text(out, fields[i].key, fields[i].value);
-	return r;
-}
-
-static int put_numbers(struct buf *out, const struct weight_operation *op)
-{
-	const struct {
-		const char *key;
-		uint64_t value;
-	} fields[] = {
-		{ "operation_id", op->operation_id },
-		{ "weight_generation", op->identity.generation },
-		{ "fenced_metadata_generation",
-		  op->fenced_metadata_generation },
-		{ "started_at_ms", op->started_at_ms },
-		{ "updated_at_ms", op->updated_at_ms },
-		{ "processed_units", op->processed_units },
-		{ "total_units", op->total_units },
-		{ "processed_bytes", op->processed_bytes },
-		{ "total_bytes", op->total_bytes },
-	};
-	int r = 0;
-
-	for (size_t i = 0; i < ARRAY_LEN(fields) && r == 0; i++)
-		r = buf_printf(out, ",\"%s\":%llu", fields[i].key,
-			       (unsigned long long)fields[i].value);
-	return r < 0 ? r :
-		       buf_printf(out, ",\"target_hot_ratio\":%.6g}\n",
-				  op->target_hot_ratio);
+	tree_put_lineage(o, &op->identity.lineage);
+	json_put_text(o, "kind", weight_operation_kind_name(op->kind));
+	json_put_text(o, "target_residency",
+		      weight_residency_name(op->target_residency));
+	json_put_text(o, "cursor", op->cursor);
+	json_put_text(o, "message", op->message);
+	json_put_u64(o, "operation_id", op->operation_id);
+	json_put_u64(o, "weight_generation", op->identity.generation);
+	json_put_u64(o, "fenced_metadata_generation",
+		     op->fenced_metadata_generation);
+	json_put_u64(o, "started_at_ms", op->started_at_ms);
+	json_put_u64(o, "updated_at_ms", op->updated_at_ms);
+	json_put_u64(o, "processed_units", op->processed_units);
+	json_put_u64(o, "total_units", op->total_units);
+	json_put_u64(o, "processed_bytes", op->processed_bytes);
+	json_put_u64(o, "total_bytes", op->total_bytes);
+	json_put_ratio(o, "target_hot_ratio", op->target_hot_ratio);
 }
 
 int weight_tree_operation_json(struct weight_store *store, uint64_t id,
@@ -335,21 +297,14 @@ int weight_tree_operation_json(struct weight_store *store, uint64_t id,
 {
 	cleanup(weight_operation_free_cleanup) struct weight_operation *op =
 		NULL;
-	struct buf text = BUF_INIT;
+	struct json_object o = JSON_OBJECT_INIT;
 	int r = operation_get(store, id, &op);
 
 	if (r < 0)
 		return r;
 	overlay(store, op);
-	r = buf_append(&text, "{", 1);
-	if (r == 0)
-		r = put_texts(&text, op);
-	if (r == 0)
-		r = put_numbers(&text, op);
-	if (r == 0)
-		r = buf_append(ret, text.data, text.len);
-	buf_release(&text);
-	return r;
+	put_operation(&o, op);
+	return json_object_end(&o, ret);
 }
 
 int weight_tree_operation_stat(struct weight_store *store, uint64_t id,

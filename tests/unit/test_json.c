@@ -372,6 +372,31 @@ START_TEST(a_stream_of_many_keys_finds_the_one_that_is_there_twice)
 }
 END_TEST
 
+START_TEST(an_object_is_written_member_by_member)
+{
+	cleanup(buf_release) struct buf out = BUF_INIT;
+	struct json_object empty = JSON_OBJECT_INIT;
+	struct json_object bad = JSON_OBJECT_INIT;
+	struct json_object o = JSON_OBJECT_INIT;
+
+	json_put_text(&o, "a", "\"\n\xc3\xa9");
+	json_put_u64(&o, "b", UINT64_MAX);
+	json_put_bool(&o, "c", false);
+	json_put_ratio(&o, "d", 0.25);
+	ck_assert_int_eq(json_object_end(&o, &out), 0);
+	ck_assert_str_eq(out.data, "{\"a\":\"\\\"\\n\xc3\xa9\","
+				   "\"b\":18446744073709551615,"
+				   "\"c\":false,\"d\":0.25}\n");
+	json_put_text(&bad, "a", "\xff");
+	json_put_u64(&bad, "b", 1);
+	out.len = 0;
+	ck_assert_int_eq(json_object_end(&bad, &out), -EINVAL);
+	ck_assert_uint_eq(out.len, 0);
+	ck_assert_int_eq(json_object_end(&empty, &out), 0);
+	ck_assert_str_eq(out.data, "{}\n");
+}
+END_TEST
+
 static int parse_and_drop(void)
 {
 	cleanup(json_doc_free_cleanup) struct json_doc *doc = NULL;
@@ -398,11 +423,22 @@ static int write_and_drop(void)
 				 JSON_ASCII);
 }
 
+static int put_and_drop(void)
+{
+	cleanup(buf_release) struct buf out = BUF_INIT;
+	struct json_object o = JSON_OBJECT_INIT;
+
+	json_put_text(&o, "key", "a text that is longer than a first piece");
+	json_put_u64(&o, "number", 1);
+	return json_object_end(&o, &out);
+}
+
 START_TEST(every_allocation_may_fail)
 {
 	fault_sweep(parse_and_drop);
 	fault_sweep(stream_and_drop);
 	fault_sweep(write_and_drop);
+	fault_sweep(put_and_drop);
 }
 END_TEST
 
@@ -426,6 +462,7 @@ Suite *suite(void)
 		ARRAY_LEN(strings));
 	tcase_add_test(t, writing_refuses_what_is_not_utf8);
 	tcase_add_test(t, a_number_is_written_in_digits);
+	tcase_add_test(t, an_object_is_written_member_by_member);
 	tcase_add_test(t, a_shown_string_is_cut_between_characters);
 	tcase_add_loop_test(t, a_stream_hands_over_one_item_at_a_time, 0,
 			    ARRAY_LEN(streams));
