@@ -4,13 +4,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "core/parse.h"
-
-/* Digits after the point: what a double keeps of any ratio. */
-#define RATIO_DIGITS 15
 
 /* choice_parse() stores an int in fields of these types. */
 static_assert(sizeof(enum config_durability) == sizeof(int), "enum is int");
@@ -310,16 +306,10 @@ static int ratio_parse(const struct config_option *o, const char *value,
 static int ratio_print(const struct config_option *o, const struct config *cfg,
 		       struct buf *out)
 {
-	char text[RATIO_DIGITS + 8];
 	double ratio;
-	int n;
 
 	field_get(o, cfg, &ratio, sizeof(ratio));
-	n = snprintf(text, sizeof(text), "%.*f", RATIO_DIGITS, ratio);
-	assert(n > 0 && (size_t)n < sizeof(text));
-	while (text[n - 1] == '0' && text[n - 2] != '.')
-		n--;
-	return buf_append(out, text, (size_t)n);
+	return print_ratio(ratio, out);
 }
 
 static int ratio_allowed(const struct config_option *o, struct buf *out)

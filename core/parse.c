@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/parse.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/checked.h"
@@ -141,4 +143,15 @@ int parse_ratio(const char *text, double *ret)
 		return -EINVAL;
 	*ret = (double)value / (double)scale_by;
 	return 0;
+}
+
+int print_ratio(double ratio, struct buf *ret)
+{
+	char text[EXACT_DIGITS + 8];
+	int n = snprintf(text, sizeof(text), "%.*f", EXACT_DIGITS, ratio);
+
+	assert(n > 0 && (size_t)n < sizeof(text));
+	while (text[n - 1] == '0' && text[n - 2] != '.')
+		n--;
+	return buf_append(ret, text, (size_t)n);
 }

@@ -16,6 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/buf.h"
+
 /* Digits after the point that parse_ratio() takes. */
 #define PARSE_RATIO_DIGITS_MAX 20
 
@@ -36,5 +38,11 @@ int parse_switch(const char *text, bool *ret);
 
 /* From 0 to 1, both included: "0", "0.25", "1". The locale has no say. */
 int parse_ratio(const char *text, double *ret);
+
+/*
+ * Appends a ratio from 0 to 1 as parse_ratio() takes it. What that gave is read
+ * as the same again. Errors: as buf_append().
+ */
+int print_ratio(double ratio, struct buf *ret);
 
 #endif

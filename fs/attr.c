@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "fs/attr_value.h"
 #include "fs/notify.h"
 #include "fs/refusal.h"
 
@@ -408,32 +409,6 @@ int attr_list(struct call *call, struct buf *ret)
 /* ---- Setting ---- */
 
 /*
- * Splits "WORD[,if=METADATA_GENERATION]"; no fence is 0. The word is the first
- * *ret_len bytes of value. Errors: -EINVAL.
- */
-static int parse_fenced(const char *value, size_t *ret_len,
-			uint64_t *ret_expected)
-{
-	static const char fence[] = ",if=";
-	size_t len = strcspn(value, ",");
-	const char *rest = value + len;
-	uint64_t expected = 0;
-	int r = 0;
-
-	if (rest[0] != '\0') {
-		if (strncmp(rest, fence, sizeof(fence) - 1) != 0)
-			return -EINVAL;
-		rest += sizeof(fence) - 1;
-		r = weight_generation_parse(rest, strlen(rest), &expected);
-	}
-	if (r < 0)
-		return r;
-	*ret_len = len;
-	*ret_expected = expected;
-	return 0;
-}
-
-/*
  * The kernel lets everybody set it who may write to the directory, which a
  * copied mode may make the whole world.
  */
@@ -456,7 +431,7 @@ static int set_residency(struct call *call, const char *value)
 	enum weight_residency target = WEIGHT_UNKNOWN;
 	uint64_t expected;
 	size_t len;
-	int r = parse_fenced(value, &len, &expected);
+	int r = attr_value_fenced(value, &len, &expected);
 
 	if (r == 0)
 		r = weight_residency_parse(value, len, &target);
@@ -511,7 +486,7 @@ static int set_remove(struct call *call, const char *value)
 	uint64_t own = weight_group_identity(group)->generation;
 	uint64_t generation = 0, expected;
 	size_t len;
-	int r = parse_fenced(value, &len, &expected);
+	int r = attr_value_fenced(value, &len, &expected);
 
 	if (r == 0)
 		r = weight_generation_parse(value, len, &generation);

@@ -3,6 +3,7 @@
 #include <stdint.h>
 
 #include "core/checked.h"
+#include "core/cleanup.h"
 #include "core/parse.h"
 #include "core/util.h"
 #include "suite.h"
@@ -148,6 +149,19 @@ START_TEST(a_ratio_is_the_nearest_double_or_refused)
 }
 END_TEST
 
+START_TEST(a_printed_ratio_is_read_as_the_same)
+{
+	cleanup(buf_release) struct buf text = BUF_INIT;
+	double value = ratios[_i].ratio, again = SENTINEL;
+
+	if (value < 0)
+		return;
+	ck_assert_int_eq(print_ratio(value, &text), 0);
+	ck_assert_int_eq(parse_ratio(text.data, &again), 0);
+	ck_assert_msg(again == value, "%.17g became '%s'", value, text.data);
+}
+END_TEST
+
 START_TEST(a_switch_is_on_or_off)
 {
 	bool value = false;
@@ -210,6 +224,8 @@ Suite *suite(void)
 			    ARRAY_LEN(cases));
 	tcase_add_test(tc, the_largest_number_is_one);
 	tcase_add_loop_test(tc, a_ratio_is_the_nearest_double_or_refused, 0,
+			    ARRAY_LEN(ratios));
+	tcase_add_loop_test(tc, a_printed_ratio_is_read_as_the_same, 0,
 			    ARRAY_LEN(ratios));
 	tcase_add_test(tc, a_switch_is_on_or_off);
 	tcase_add_test(tc, checked_arithmetic_notices_every_overflow);
