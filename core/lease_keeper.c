@@ -27,6 +27,10 @@
 
 #define IDLE_MS 1000 /* longest sleep of the keeper */
 
+const char keeper_fenced[] =
+	"the generation is being replaced by a newer one; nobody comes in any "
+	"more";
+
 /* ---- Queue ---- */
 
 /* Digests are bounded in number, looks for mappings must not wait for them. */
@@ -64,6 +68,8 @@ void keeper_drop_locked(struct weight_group *g)
 	if (--g->holders == 0) {
 		g->idle_since_ms = clock_monotonic_ms();
 		upkeep_poke_locked(g);
+		if (g->fenced)
+			reconciler_poke_locked(g->store);
 	}
 	(void)pthread_cond_broadcast(&g->changed);
 }
@@ -210,6 +216,11 @@ static void lease_release(struct weight_group *g)
 	lease_unlock(g, 0, 0);
 }
 
+void keeper_lease_give_up(struct weight_group *g)
+{
+	lease_release(g);
+}
+
 /* Extends the record; one that ran out is replaced, the holders are real. */
 static void lease_renew(struct weight_group *g)
 {
@@ -274,6 +285,8 @@ static int open_read_locked(struct weight_file *f)
 
 	switch (g->state) {
 	case WEIGHT_GROUP_PUBLISHED:
+		if (g->fenced)
+			return -EBUSY;
 		if (g->removing || g->unpinning || !lease_is_live_locked(g))
 			return 1;
 		break;
@@ -333,6 +346,8 @@ int weight_file_open(struct weight_file *file, int flags, bool may_block)
 		while (r == 1 && may_block && (g->removing || g->unpinning))
 			store_wait_locked(g->store, &g->changed, IDLE_MS);
 		store_unlock(file->store);
+		if (r == -EBUSY)
+			weight_group_set_error(g, keeper_fenced);
 		if (r <= 0)
 			return r;
 		if (!may_block)

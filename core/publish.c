@@ -39,8 +39,9 @@ struct attempt {
 	uint64_t deadline_ms;
 	struct staging_look look;
 	mode_t root_mode; /* as it was staged */
-	bool decided;     /* the records were asked to change */
-	bool held;        /* refused for a writer, who is to be named */
+	struct weight_policy policy;
+	bool decided; /* the records were asked to change */
+	bool held;    /* refused for a writer, who is to be named */
 	struct buf sentence;
 	struct buf *why; /* of sentence */
 
@@ -344,12 +345,28 @@ static int read_checkpoint(struct attempt *a, struct checkpoint **ret)
 	return checkpoint_read(a->g->files_fd, files, n, ret, a->why);
 }
 
+/* That of the staged tree, else that of the store. */
+static int choose_policy(struct attempt *a)
+{
+	struct weight_store *s = a->g->store;
+	struct weight_staging *staged;
+	int r = wms_staged_get(s->records, a->g->identity, &staged);
+
+	if (r < 0)
+		return r;
+	a->policy = staged->has_policy ? staged->policy : s->config->policy;
+	weight_staging_free(staged);
+	return 0;
+}
+
 /* Of a tree that was staged on the mount: its files say it. */
 static int describe(struct attempt *a, struct publish_result *ret)
 {
 	cleanup(checkpoint_free_cleanup) struct checkpoint *ckpt = NULL;
 	int r = check_boot(a);
 
+	if (r == 0)
+		r = choose_policy(a);
 	if (r == 0)
 		r = read_checkpoint(a, &ckpt);
 	return r < 0 ? r : publish_manifest(a->g, &a->look, ckpt, ret, a->why);
@@ -463,6 +480,17 @@ static bool begin_commit(struct attempt *a)
 	return may;
 }
 
+/* Whether there is a way to where the policy wants it. */
+static bool may_converge(const struct weight_store *s,
+			 enum weight_residency preferred)
+{
+	if (preferred == WEIGHT_HOT)
+		return s->can_pin;
+	if (preferred == WEIGHT_COLD)
+		return !s->abilities.memory_only;
+	return true;
+}
+
 /* The residency that is true, and whether it has to become another. */
 static void settle_pins(struct attempt *a, struct weight_publication *p)
 {
@@ -478,12 +506,12 @@ static void settle_pins(struct attempt *a, struct weight_publication *p)
 		hot &= tree_pin_settle(a->look.files[i]);
 	if (p->manifest.logical_bytes > 0)
 		(void)weight_group_residence(g, &truth);
-	else if (hot && s->config->policy.preferred == WEIGHT_HOT)
+	else if (hot && p->policy.preferred == WEIGHT_HOT)
 		truth = (struct weight_residence){ .residency = WEIGHT_HOT,
 						   .hot_ratio = 1.0 };
 	p->residency = truth.residency;
 	p->observed_hot_ratio = truth.hot_ratio;
-	p->converges = p->policy.preferred == WEIGHT_HOT && s->can_pin;
+	p->converges = may_converge(s, p->policy.preferred);
 	p->durable = store_is_kept(s) &&
 		     s->config->durability == CONFIG_DURABILITY_WRITETHROUGH;
 }
@@ -509,7 +537,7 @@ static int commit(struct attempt *a, const struct publish_result *result)
 	struct weight_publication publication = {
 		.identity = *g->identity,
 		.manifest = result->ref,
-		.policy = s->config->policy,
+		.policy = a->policy,
 		.affinity_count = result->affinity_count,
 		.affinity_digest = result->affinity_digest,
 	};
@@ -634,6 +662,7 @@ static int attempt_run(struct attempt *a)
 	warn_private(a);
 	settle(a);
 	(void)upkeep_want(g);
+	reconciler_poke(g->store);
 	metrics_add(METRIC_PUBLISHES, 1);
 	weight_group_set_error(g, "");
 	return 0;

@@ -118,6 +118,7 @@ static void deletion_run(struct work *work)
 	}
 	weight_identity_free(d->identity);
 	free(d);
+	reconciler_poke(s);
 	store_background_end(s);
 }
 
@@ -144,7 +145,7 @@ int removal_start(struct weight_store *s, const struct weight_identity *id)
 /* ---- The decision ---- */
 
 /* Opens wait from here on, so that nobody comes in while we look around. */
-static int close_door(struct weight_group *g)
+int removal_close_door(struct weight_group *g, struct buf *why)
 {
 	int r = 0;
 
@@ -158,10 +159,12 @@ static int close_door(struct weight_group *g)
 	else
 		g->removing = true;
 	store_unlock(g->store);
+	if (r == -EBUSY)
+		(void)buf_printf(why, "another removal of it is running");
 	return r;
 }
 
-static void open_door(struct weight_group *g, bool removed)
+void removal_open_door(struct weight_group *g, bool removed)
 {
 	struct weight_store *s = g->store;
 
@@ -226,14 +229,8 @@ static int check_mappings(struct weight_group *g, struct buf *why)
 	return held > 0 ? -EBUSY : 0;
 }
 
-static int decide(struct weight_group *g, uint64_t expected, bool *ret_held,
-		  struct buf *why)
+int removal_look(struct weight_group *g, bool *ret_held, struct buf *why)
 {
-	const struct wms_delete_request request = {
-		.expected_metadata_generation = expected,
-		.ignore_lease_holder = g->store->holder,
-	};
-	struct weight_store *s = g->store;
 	int r;
 
 	/* What the daemon itself does with the files ends first. */
@@ -247,6 +244,40 @@ static int decide(struct weight_group *g, uint64_t expected, bool *ret_held,
 	if (r == 0)
 		r = check_mappings(g, why);
 	*ret_held = r == -EBUSY;
+	return r;
+}
+
+/* Why the records say that it is busy. */
+static void say_busy(struct weight_group *g, struct buf *why)
+{
+	cleanup(weight_lineage_record_free_cleanup) struct weight_lineage_record
+		*l = NULL;
+
+	if (wms_lineage_get(g->store->records, &g->identity->lineage, &l) ==
+		    0 &&
+	    weight_lineage_claims(l, g->identity->generation))
+		(void)buf_printf(why,
+				 "it takes part in the replacement of "
+				 "generation %llu by %llu; wait for the end of "
+				 "that",
+				 (unsigned long long)l->claim.base,
+				 (unsigned long long)l->claim.target);
+	else
+		(void)buf_printf(why, "somebody else has a lease on it, or an "
+				      "operation runs");
+}
+
+static int decide(struct weight_group *g, uint64_t expected, bool by_claim,
+		  bool *ret_held, struct buf *why)
+{
+	const struct wms_delete_request request = {
+		.expected_metadata_generation = expected,
+		.ignore_lease_holder = g->store->holder,
+		.by_claim = by_claim,
+	};
+	struct weight_store *s = g->store;
+	int r = removal_look(g, ret_held, why);
+
 	if (r < 0)
 		return r;
 	(void)pthread_mutex_lock(&s->namespace_lock);
@@ -255,7 +286,7 @@ static int decide(struct weight_group *g, uint64_t expected, bool *ret_held,
 			     clock_realtime_ms(), NULL);
 	(void)pthread_mutex_unlock(&s->namespace_lock);
 	if (r == -EBUSY)
-		(void)buf_printf(why, "somebody else has a lease on it");
+		say_busy(g, why);
 	else if (r == -ECANCELED)
 		(void)buf_printf(why, "its metadata_generation is another one "
 				      "than was asked for");
@@ -282,21 +313,20 @@ static void forget_lease(struct weight_group *g)
 	}
 }
 
-int weight_group_remove(struct weight_group *group,
-			uint64_t expected_metadata_generation, struct buf *why)
+int tree_group_remove(struct weight_group *group,
+		      uint64_t expected_metadata_generation, bool by_claim,
+		      struct buf *why)
 {
 	struct weight_store *s = group->store;
 	bool held = false;
-	int r = close_door(group);
+	int r = removal_close_door(group, why);
 
-	if (r == -EBUSY)
-		(void)buf_printf(why, "another removal of it is running");
 	if (r < 0)
 		return r;
-	r = decide(group, expected_metadata_generation, &held, why);
-	open_door(group, r == 0);
+	r = decide(group, expected_metadata_generation, by_claim, &held, why);
+	removal_open_door(group, r == 0);
 	/* Looking for names takes long, and no open need wait for it. */
-	if (held) {
+	if (held && !by_claim) {
 		(void)buf_printf(why, "it is open or mapped");
 		tree_group_who(group, false, why);
 	}
@@ -316,6 +346,13 @@ int weight_group_remove(struct weight_group *group,
 	if (r < 0)
 		(void)log_debug(r, "deleting the bytes of '%s'", group->hex);
 	return 0;
+}
+
+int weight_group_remove(struct weight_group *group,
+			uint64_t expected_metadata_generation, struct buf *why)
+{
+	return tree_group_remove(group, expected_metadata_generation, false,
+				 why);
 }
 
 /* ---- At the start ---- */
@@ -357,6 +394,8 @@ static int note_revisions(struct weight_store *s, struct map *known)
 		wms_count_found(s->records, m);
 		if (m->availability != WEIGHT_DELETED)
 			r = note(known, &m->identity);
+		if (r == 0 && m->availability == WEIGHT_IMPORTING)
+			r = reconciler_watch_import(s, &m->identity);
 		/* Those of one lineage stand together: once for all. */
 		if (r == 0 && !same &&
 		    (m->availability == WEIGHT_READY ||

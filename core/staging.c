@@ -561,6 +561,19 @@ int staging_progress_line(const struct staging_need *need, struct buf *ret)
 	return r;
 }
 
+static const char awaits_base[] =
+	"the generation that it replaces is being removed first";
+
+static bool is_awaiting(struct weight_group *g)
+{
+	bool awaits;
+
+	store_lock(g->store);
+	awaits = g->awaits_base && g->state == WEIGHT_GROUP_STAGED;
+	store_unlock(g->store);
+	return awaits;
+}
+
 int weight_group_progress(struct weight_group *group, struct buf *ret)
 {
 	struct staging_look look = { 0 };
@@ -570,6 +583,8 @@ int weight_group_progress(struct weight_group *group, struct buf *ret)
 
 	if (weight_group_state(group) == WEIGHT_GROUP_PUBLISHED)
 		return upkeep_line(group, ret);
+	if (is_awaiting(group))
+		return buf_printf(ret, "%s", awaits_base);
 	r = staging_look(group, &look, &why);
 	if (r == 0) {
 		staging_need(group, &look, &need);
@@ -734,6 +749,30 @@ static void wait_end(struct weight_group *g, uint64_t round, bool ready)
 	store_unlock(g->store);
 }
 
+/* Until what is replaced has gone. Errors: -EINTR, -ENOENT. */
+static int wait_for_base(struct weight_group *g,
+			 const struct weight_waiter *waiter,
+			 uint64_t *next_line_ms)
+{
+	while (is_awaiting(g)) {
+		uint64_t now = clock_monotonic_ms();
+
+		if (waiter_interrupted(waiter))
+			return -EINTR;
+		if (now >= *next_line_ms && waiter && waiter->progress) {
+			char line[sizeof(awaits_base) + 1];
+
+			(void)snprintf(line, sizeof(line), "%s\n", awaits_base);
+			waiter->progress(waiter->arg, line);
+			*next_line_ms = now + PROGRESS_MS;
+		}
+		store_lock(g->store);
+		store_wait_locked(g->store, &g->changed, FOLLOW_MS);
+		store_unlock(g->store);
+	}
+	return 0;
+}
+
 int weight_group_wait(struct weight_group *group,
 		      const struct weight_waiter *waiter, struct buf *why)
 {
@@ -749,6 +788,9 @@ int weight_group_wait(struct weight_group *group,
 	for (;;) {
 		r = wait_check_state(group);
 		if (r <= 0)
+			return r;
+		r = wait_for_base(group, waiter, &next_line_ms);
+		if (r < 0)
 			return r;
 		r = wait_follow(group, waiter, came, &next_line_ms, &round);
 		if (r == -EINPROGRESS)

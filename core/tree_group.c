@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/dir.h"
 #include "core/holders.h"
 #include "core/log.h"
 #include "core/metrics.h"
@@ -187,6 +188,21 @@ static int state_on_record(struct weight_store *s,
 	return r;
 }
 
+/* A group that is on record, with what its lineage says of it. */
+static int group_load(struct weight_store *s, const struct weight_identity *id,
+		      struct weight_dir *lineage, enum weight_group_state state,
+		      struct weight_group **ret)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
+	int r = tree_group_new(s, id, lineage, state, &g);
+
+	if (r == 0)
+		r = tree_claim_load(g);
+	if (r == 0)
+		*ret = take_ptr(g);
+	return r;
+}
+
 int tree_group_find(struct weight_store *s, const struct weight_identity *id,
 		    struct weight_dir *lineage, struct weight_group **ret)
 {
@@ -206,7 +222,7 @@ int tree_group_find(struct weight_store *s, const struct weight_identity *id,
 	(void)pthread_mutex_lock(&s->namespace_lock);
 	r = state_on_record(s, id, &state);
 	if (r == 0)
-		r = tree_group_new(s, id, lineage, state, ret);
+		r = group_load(s, id, lineage, state, ret);
 	(void)pthread_mutex_unlock(&s->namespace_lock);
 	return r;
 }
@@ -454,9 +470,12 @@ int weight_group_enter(struct weight_group *group, struct work *parked)
 	store_lock(group->store);
 	switch (group->state) {
 	case WEIGHT_GROUP_STAGED:
-		group->mutations++;
-		group->tree_version++;
-		break;
+		if (!group->awaits_base) {
+			group->mutations++;
+			group->tree_version++;
+			break;
+		}
+		/* fall through */
 	case WEIGHT_GROUP_PUBLISHING:
 		parked->next = group->parked;
 		group->parked = parked;
@@ -633,7 +652,7 @@ static int stage_locked(struct weight_dir *lineage,
 		return r;
 	r = make_dirs(s, hex, id, mode, caller);
 	if (r == 0)
-		r = tree_group_new(s, id, lineage, WEIGHT_GROUP_STAGED, ret);
+		r = group_load(s, id, lineage, WEIGHT_GROUP_STAGED, ret);
 	if (r < 0) {
 		(void)buf_printf(why, "making the group's directory: %s",
 				 strerrordesc_np(-r));
@@ -668,37 +687,65 @@ int weight_dir_stage(struct weight_dir *lineage, const char *name, mode_t mode,
 	return -EPERM;
 }
 
-/* Files of an aborted group that somebody has open live on without a name. */
-static int abort_locked(struct weight_group *g, struct buf *why)
+/* Nobody enters from here on. -EBUSY: it is published, or changed just now. */
+static int abort_begin(struct weight_group *g)
+{
+	int r = 0;
+
+	store_lock(g->store);
+	if (g->state != WEIGHT_GROUP_STAGED || g->mutations > 0)
+		r = -EBUSY;
+	else
+		g->state = WEIGHT_GROUP_PUBLISHING;
+	store_unlock(g->store);
+	return r;
+}
+
+/* It is gone when r is 0, else as it was. */
+static void abort_end(struct weight_group *g, int r)
+{
+	struct weight_store *s = g->store;
+
+	store_lock(s);
+	g->state = r == 0 ? WEIGHT_GROUP_ABORTED : WEIGHT_GROUP_STAGED;
+	if (r == 0 && map_find(s->groups, g->hex, DIGEST_HEX_LEN) == g)
+		(void)map_take(s->groups, g->hex, DIGEST_HEX_LEN);
+	if (r == 0 || !g->awaits_base)
+		tree_unpark_locked(g);
+	(void)pthread_cond_broadcast(&g->changed);
+	store_unlock(s);
+	if (r == 0)
+		tree_claim_unstaged(g);
+}
+
+/*
+ * Its directories are empty. Files of it that somebody has open live on without
+ * a name.
+ */
+static int abort_rmdir(struct weight_group *g)
 {
 	struct weight_store *s = g->store;
 	int r = 0;
 
-	store_lock(s);
-	if (g->state != WEIGHT_GROUP_STAGED || g->mutations > 0)
-		r = -EBUSY;
-	else
-		g->state = WEIGHT_GROUP_PUBLISHING; /* nobody enters */
-	store_unlock(s);
-	if (r < 0) {
-		(void)buf_printf(why, "it is being published");
-		return r;
-	}
 	/* It is gone already when the record was what failed last time. */
 	if (unlinkat(g->dirfd, TREE_FILES_NAME, AT_REMOVEDIR) < 0 &&
 	    errno != ENOENT)
 		r = errno == EEXIST ? -ENOTEMPTY : -errno;
 	if (r == 0)
 		r = tree_group_rmdir(s, g->hex);
-	if (r == 0)
-		r = wms_unstage(s->records, g->identity);
-	store_lock(s);
-	g->state = r == 0 ? WEIGHT_GROUP_ABORTED : WEIGHT_GROUP_STAGED;
-	if (r == 0 && map_find(s->groups, g->hex, DIGEST_HEX_LEN) == g)
-		(void)map_take(s->groups, g->hex, DIGEST_HEX_LEN);
-	tree_unpark_locked(g);
-	(void)pthread_cond_broadcast(&g->changed);
-	store_unlock(s);
+	return r < 0 ? r : wms_unstage(s->records, g->identity);
+}
+
+static int abort_locked(struct weight_group *g, struct buf *why)
+{
+	int r = abort_begin(g);
+
+	if (r < 0) {
+		(void)buf_printf(why, "it is being published");
+		return r;
+	}
+	r = abort_rmdir(g);
+	abort_end(g, r);
 	return r;
 }
 
@@ -714,5 +761,89 @@ int weight_dir_unstage(struct weight_dir *lineage, const char *name,
 	(void)pthread_mutex_lock(&s->namespace_lock);
 	r = abort_locked(g, why);
 	(void)pthread_mutex_unlock(&s->namespace_lock);
+	return r;
+}
+
+/* ---- Staged trees that nobody wants ---- */
+
+/* The latest change of anything from at/name on, in real time. */
+static int last_change(int at, const char *name, unsigned depth,
+		       uint64_t *latest_ms)
+{
+	cleanup(dir_close_cleanup) DIR *d = NULL;
+	const char *entry = NULL;
+	struct stat st;
+	uint64_t ms;
+	int r;
+
+	if (fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	ms = (uint64_t)st.st_ctim.tv_sec * 1000 +
+	     (uint64_t)st.st_ctim.tv_nsec / 1000000;
+	if (ms > *latest_ms)
+		*latest_ms = ms;
+	if (!S_ISDIR(st.st_mode) || depth == 0)
+		return 0;
+	r = dir_open(at, name, &d);
+	while (r == 0 && (r = dir_next(d, &entry)) == 0 && entry)
+		r = last_change(dirfd(d), entry, depth - 1, latest_ms);
+	return r;
+}
+
+/* Nobody enters any more. Whether nobody has anything of it, or had lately. */
+static int check_idle(struct weight_group *g, uint64_t idle_ms)
+{
+	uint64_t now = clock_realtime_ms();
+	uint64_t latest = 0;
+	unsigned users = 0;
+	int r;
+
+	store_lock(g->store);
+	for (struct list *at = g->files.next; at != &g->files; at = at->next) {
+		struct weight_file *f =
+			container_of(at, struct weight_file, in_group);
+
+		users += f->readers + f->writers;
+	}
+	store_unlock(g->store);
+	if (users > 0)
+		return -EBUSY;
+	r = last_change(g->dirfd, TREE_FILES_NAME, PAYLOAD_DEPTH_MAX, &latest);
+	if (r < 0)
+		return r;
+	return now >= latest && now - latest >= idle_ms ? 0 : -EBUSY;
+}
+
+static int remove_all(struct weight_group *g)
+{
+	auto_fd int fd = openat(g->dirfd, TREE_FILES_NAME,
+				O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	bool empty = false;
+	int r = fd < 0 ? -errno : 0;
+
+	while (r == 0 && !empty)
+		r = payload_remove_batch(fd, WEIGHT_DELETE_BATCH_MAX, &empty,
+					 NULL);
+	return r;
+}
+
+int tree_group_expire(struct weight_group *g, uint64_t idle_ms)
+{
+	struct weight_store *s = g->store;
+	int r;
+
+	(void)pthread_mutex_lock(&s->namespace_lock);
+	r = abort_begin(g);
+	if (r == 0) {
+		r = check_idle(g, idle_ms);
+		if (r == 0)
+			r = remove_all(g);
+		if (r == 0)
+			r = abort_rmdir(g);
+		abort_end(g, r);
+	}
+	(void)pthread_mutex_unlock(&s->namespace_lock);
+	if (r == 0 && s->removed)
+		s->removed(s->removed_arg, g);
 	return r;
 }

@@ -19,6 +19,8 @@
  *	tree_trust.c	whether the bytes of a published file may be served
  *	tree_verify.c	finding that out, and mending what can be mended
  *	tree_wait.c	operations and waits as users see them
+ *	tree_claim.c	replacing one generation by another
+ *	reconciler.c	what goes on without anybody: claims, abandoned imports
  *	upkeep.c	what goes on with published groups, and upkeep_*.c its
  *			kinds of work
  *
@@ -315,6 +317,8 @@ struct weight_group {
 	bool lease_busy;   /* a worker is changing the record */
 	bool given_up;     /* [lock] nobody waits for the attempt any more */
 	bool removing;     /* a removal is looking around */
+	bool fenced;       /* a replacement lets nobody come in any more */
+	bool awaits_base;  /* what it replaces has to go before it is filled */
 	bool unpinning;    /* opens wait until it is out of memory */
 	unsigned tending;  /* the daemon itself is at its files */
 	uint64_t lease_id; /* 0: no record */
@@ -389,6 +393,8 @@ struct weight_store {
 	size_t kept_max;    /* a share of the descriptors */
 	struct list staged_pins; /* [lock] staged files that are pinned */
 	struct upkeeper *upkeeper;
+	struct reconciler *reconciler;
+	bool settled;         /* [lock] leases of before were looked at */
 	unsigned jobs;        /* [lock] digest jobs running */
 	unsigned background;  /* [lock] deletions, syncs that still run */
 	pthread_cond_t quiet; /* background or jobs went down */
@@ -461,6 +467,8 @@ int tree_group_new(struct weight_store *s, const struct weight_identity *id,
 int tree_group_sync_places(struct weight_group *g);
 /* "<lineage path>/.staging/7", or without ".staging" once published. */
 int tree_group_path(struct weight_group *g, struct buf *ret);
+/* Removes a staged tree that nobody has touched for so long. -EBUSY. */
+int tree_group_expire(struct weight_group *g, uint64_t idle_ms);
 /* Removes what is left of an emptied or abandoned group's directory. */
 int tree_group_rmdir(struct weight_store *s, const char *hex);
 void tree_unpark_locked(struct weight_group *g);
@@ -737,6 +745,9 @@ void publish_result_release(struct publish_result *r);
 
 /* ---- lease_keeper.c ---- */
 
+/* Why an open of a fenced group is refused. */
+extern const char keeper_fenced[];
+
 int keeper_start(struct weight_store *s);
 void keeper_stop(struct weight_store *s);
 /* Looks at a file soon (in ms). Lock held. */
@@ -746,10 +757,54 @@ void keeper_hold_locked(struct weight_group *g);
 void keeper_drop_locked(struct weight_group *g);
 /* Makes sure that the record exists and lasts. Waits for the disk. */
 int keeper_lease_take(struct weight_group *g);
+/* Ends a record that lingers, unless somebody holds the group after all. */
+void keeper_lease_give_up(struct weight_group *g);
 /* After a start: leases of the last daemon against what is really held. */
 void keeper_settle(struct weight_store *s);
 
+/* ---- tree_claim.c ---- */
+
+/* What a claim means for the groups that are in memory. */
+void tree_claim_apply(struct weight_store *s,
+		      const struct weight_lineage_record *l);
+/* What the claim of its lineage means for a group that has just come there. */
+int tree_claim_load(struct weight_group *g);
+/* A staged group is gone: its replacement is given up. */
+void tree_claim_unstaged(struct weight_group *g);
+
+/* ---- reconciler.c ---- */
+
+int reconciler_new(struct weight_store *s);
+/* Goes on with what the last daemon left. */
+int reconciler_start(struct weight_store *s);
+void reconciler_stop(struct weight_store *s);
+void reconciler_free(struct weight_store *s);
+/* The lineage has a claim that is going on; the revision is IMPORTING. */
+int reconciler_watch_claim(struct weight_store *s,
+			   const struct weight_lineage *lineage);
+int reconciler_watch_import(struct weight_store *s,
+			    const struct weight_identity *identity);
+/* Something that a claim may wait for has happened. */
+void reconciler_poke(struct weight_store *s);
+void reconciler_poke_locked(struct weight_store *s);
+
 /* ---- removal.c ---- */
+
+/*
+ * Opens wait between these two, so that nobody comes in while somebody looks
+ * around. Errors: -ENOENT it is gone, -EBUSY somebody else does that.
+ */
+int removal_close_door(struct weight_group *g, struct buf *why);
+void removal_open_door(struct weight_group *g, bool removed);
+/*
+ * With the door closed: whether nobody has anything of it. -EBUSY, and then
+ * *ret_held says whether by a handle or a mapping.
+ */
+int removal_look(struct weight_group *g, bool *ret_held, struct buf *why);
+/* As weight_group_remove(). by_claim: the replacement of it does it. */
+int tree_group_remove(struct weight_group *g,
+		      uint64_t expected_metadata_generation, bool by_claim,
+		      struct buf *why);
 
 /* Deletes the bytes of a DELETING revision in the background. */
 int removal_start(struct weight_store *s, const struct weight_identity *id);

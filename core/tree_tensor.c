@@ -292,6 +292,8 @@ static int hold_group(struct weight_group *g)
 			store_wait_locked(g->store, &g->changed, 1000);
 		if (g->state != WEIGHT_GROUP_PUBLISHED)
 			r = -ENOENT;
+		else if (g->fenced)
+			r = -EBUSY;
 		else if (g->lease_id && !g->lease_busy &&
 			 g->lease_expires_ms > clock_realtime_ms())
 			keeper_hold_locked(g);

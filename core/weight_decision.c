@@ -97,6 +97,13 @@ static int publish_conflict(const struct weight_publish_state *state,
 			(unsigned long long)claim->base);
 		return log_debug(-EBUSY, "the base is there");
 	}
+	if (claim && strcmp(claim->error, WEIGHT_CLAIM_INTERRUPTED) == 0) {
+		EXPLAIN(why,
+			"generation %llu replaces %llu, and that was "
+			"interrupted; ask for it again, by the same request",
+			generation, (unsigned long long)claim->base);
+		return log_debug(-EBUSY, "interrupted");
+	}
 	if (state->lineage &&
 	    p->identity.generation <= state->lineage->watermark) {
 		EXPLAIN(why,

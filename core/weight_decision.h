@@ -71,7 +71,8 @@ int weight_decide_stage(const struct weight_metadata *existing,
  *  -EEXIST	it is there already
  *  -ECANCELED	it was there and was removed
  *  -EBUSY	a replacement has claimed the lineage and this isn't its target, or
- *		its base has not gone yet and is to go first
+ *		its base has not gone yet and is to go first, or it was interrupted
+ *		and nobody resumed it
  *  -ECANCELED	the generation is not above the watermark
  *  -ENOENT	it isn't staged
  *  -EOVERFLOW	no operation id is left

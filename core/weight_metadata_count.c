@@ -146,3 +146,9 @@ void wms_count_claim(const struct weight_claim *before,
 		metrics_add(wms_claim_metric(before->mode, before->phase), -1);
 	metrics_add(wms_claim_metric(after->mode, after->phase), 1);
 }
+
+void wms_count_lineage_found(const struct weight_lineage_record *l)
+{
+	if (l->claimed)
+		wms_count_claim(NULL, &l->claim);
+}

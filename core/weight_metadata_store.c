@@ -595,6 +595,10 @@ static int decide_delete(struct meta_txn *txn, const struct change *change,
 		r = wms_lineage_find(txn, &m->identity.lineage, &lineage);
 	if (r < 0)
 		return r;
+	/* The claim was given up meanwhile. */
+	if (change->by_claim &&
+	    !weight_lineage_fences(lineage, m->identity.generation))
+		return log_debug(-ECANCELED, "not claimed any more");
 	state.claimed =
 		weight_decide_beside_claim(lineage, m->identity.generation,
 					   false, change->by_claim, NULL) < 0;

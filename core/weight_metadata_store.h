@@ -55,6 +55,7 @@
 #include "core/buf.h"
 #include "core/cleanup.h"
 #include "core/meta.h"
+#include "core/metrics.h"
 #include "core/weight_decision.h"
 #include "core/weight_decision_import.h"
 #include "core/weight_decision_lineage.h"
@@ -298,6 +299,15 @@ int wms_claim_step(struct weight_metadata_store *store,
 		   struct weight_lineage_record **ret);
 
 /*
+ * Counts a lineage that is there when the store is opened, as
+ * wms_count_found() does a revision; and what to count when the reconciler
+ * fails at a claim of a mode, or takes a step that nobody else would have.
+ */
+void wms_count_lineage_found(const struct weight_lineage_record *l);
+enum metric wms_claim_failure_metric(enum weight_upsert_mode mode);
+enum metric wms_claim_recovery_metric(enum weight_upsert_mode mode);
+
+/*
  * Names of what there are claims or tombstones of, in the order of bytes: of
  * tenants with depth 0, of namespaces below parts[0] with depth 1, and so on to
  * revisions. The first one behind `after` ("" for the first one) is appended.
@@ -408,7 +418,8 @@ struct wms_delete_request {
 /*
  * To DELETING. The leases that didn't count, and those that expired, go with
  * it, and an operation that only pins or unpins ends; another one is -EBUSY.
- * ret is optional. Errors: as weight_decide_delete_begin().
+ * ret is optional. Errors: as weight_decide_delete_begin(); -ECANCELED by_claim,
+ * but no claim is about to delete it.
  */
 int wms_delete_begin(struct weight_metadata_store *store,
 		     const struct weight_identity *identity,

@@ -203,11 +203,9 @@ void wms_count_change(const struct wms_shape *before,
 void wms_count_claim(const struct weight_claim *before,
 		     const struct weight_claim *after);
 
-/* The metric for what a claim is or does. Any mode and phase that there is. */
+/* The metric for what a claim is. Any mode and phase that there is. */
 enum metric wms_claim_metric(enum weight_upsert_mode mode,
 			     enum weight_upsert_phase phase);
-enum metric wms_claim_failure_metric(enum weight_upsert_mode mode);
-enum metric wms_claim_recovery_metric(enum weight_upsert_mode mode);
 
 /* Calls meta_update(); what has nothing to write is a success. */
 int wms_update(struct weight_metadata_store *store, enum meta_purpose purpose,

@@ -33,7 +33,6 @@
 #define PREFETCHERS 3
 /* Of memory that is to be had, what prefetching leaves alone. */
 #define PREFETCH_RESERVE ((uint64_t)256 << 20)
-#define LEASE_SWEEP_BATCH 1000
 #define HOST_LEN 256
 #define KEPT_SHARE 4 /* a quarter */
 /* Together two seconds. */
@@ -213,6 +212,12 @@ static int open_subdirs(struct weight_store *s, const char *path,
 static int open_records(struct weight_store *s, const char *path,
 			struct buf *why)
 {
+	/* Nobody follows the log of one machine. */
+	const struct wms_options options = {
+		.confirms_management = s->config->management_oplog_confirmed,
+		.confirms_lineages = s->config->lineage_oplog_confirmed,
+		.oplog_keep = s->config->oplog_keep,
+	};
 	char boot_id[CLOCK_BOOT_ID_LEN + 1];
 	struct buf meta = BUF_INIT;
 	bool unclean = false;
@@ -225,6 +230,7 @@ static int open_records(struct weight_store *s, const char *path,
 	buf_release(&meta);
 	if (r < 0)
 		return r;
+	wms_configure(s->records, &options);
 	if (wms_is_new(s->records)) {
 		r = look_inside(s->groups_fd, &empty, &ours);
 		if (r == 0 && !empty) {
@@ -295,7 +301,9 @@ static int make_movers(struct weight_store *s, uint64_t usable)
 	    (r = workers_new("tender", TENDERS, WORKERS_NICE_BULK,
 			     &s->tenders)) < 0)
 		return r;
-	return upkeep_new(s);
+	if ((r = upkeep_new(s)) < 0)
+		return r;
+	return reconciler_new(s);
 }
 
 static int make_parts(struct weight_store *s)
@@ -363,7 +371,7 @@ static int store_init(struct weight_store *s, const struct config *config)
 	return holders_init();
 }
 
-/* Behind the first requests: what is held, and leases that ran out. */
+/* Behind the first requests: who holds what. */
 struct settling {
 	struct work work;
 	struct weight_store *store;
@@ -373,13 +381,12 @@ static void settle_run(struct work *work)
 {
 	struct settling *settling = container_of(work, struct settling, work);
 	struct weight_store *s = settling->store;
-	size_t swept;
 
 	keeper_settle(s);
-	while (wms_lease_sweep(s->records, clock_realtime_ms(),
-			       LEASE_SWEEP_BATCH, &swept) == 0 &&
-	       swept > 0)
-		;
+	/* From now on those that ran out may go. */
+	store_lock(s);
+	s->settled = true;
+	store_unlock(s);
 	free(settling);
 	store_background_end(s);
 }
@@ -422,6 +429,8 @@ int weight_store_open(const char *path, const struct config *config,
 		r = settle_start(s);
 	if (r == 0)
 		r = upkeep_start(s);
+	if (r == 0)
+		r = reconciler_start(s);
 	if (r < 0)
 		return say(r, why, "starting on the store", path);
 	/* Before anybody can begin another deletion of the same. */
@@ -488,8 +497,9 @@ void weight_store_close(struct weight_store *store)
 {
 	if (!store)
 		return;
-	if (store->upkeeper) {
+	if (store->reconciler) {
 		keeper_stop(store);
+		reconciler_stop(store);
 		upkeep_stop(store);
 		wait_quiet(store);
 		tree_pin_stop(store);
@@ -500,6 +510,7 @@ void weight_store_close(struct weight_store *store)
 	workers_free(store->tenders);
 	workers_free(store->hashers);
 	upkeep_free(store);
+	reconciler_free(store);
 	prefetcher_free(store->prefetcher);
 	weight_dir_unref(store->root);
 	derived_free(store->derived);

@@ -36,7 +36,7 @@ RANKS = {
        "store_trial derived",
     3: "weight_upload_plan weight_reshard weight_residency_planner",
     # What runs lives in one running store, behind its two doors.
-    4: "lease_keeper staging publish removal tree upkeep view weight_store "
+    4: "lease_keeper staging publish reconciler removal tree upkeep view weight_store "
        "weight_tree",
 }
 RANK_OF = {m: r for r, names in RANKS.items() for m in names.split()}
