@@ -22,12 +22,14 @@
  * come in the order of the metadata store's keys, leases and operations by id.
  *
  * Ownership: a writer or reader belongs to who made it; the descriptor is
- * borrowed and is left where the stream ends. One thread at a time.
+ * borrowed and is left where the stream ends. A snapshot is read to the end of
+ * its file. One thread at a time.
  *
- * Errors of writing: those of write(2) and of encoding a record. Errors of
- * reading, with a sentence in why:
+ * Errors of writing: those of write(2) and of encoding a record. What write(2)
+ * has refused once, the writer refuses from then on. Errors of reading, with a
+ * sentence in why but for -ENOMEM at the beginning; they, too, stay:
  *  -EUCLEAN	not a snapshot, cut, damaged, or a record that breaks its rules
- *  -EPROTONOSUPPORT	a newer schema
+ *  -EPROTONOSUPPORT	a newer schema, or a newer record
  *  -ENOMEM, -EIO
  *
  * Source: weight contracts, sections 6.14 and 8.5.
@@ -62,9 +64,10 @@ struct weight_snapshot_head {
 
 struct weight_snapshot_writer;
 
+/* Errors also: -EINVAL a schema or next id that no snapshot has. */
 int weight_snapshot_write_begin(int fd, const struct weight_snapshot_head *head,
 				struct weight_snapshot_writer **ret);
-/* In the order of the kinds, else -EINVAL. */
+/* In the order of the kinds and as the schema has them, else -EINVAL. */
 int weight_snapshot_write_metadata(struct weight_snapshot_writer *w,
 				   const struct weight_metadata *m);
 int weight_snapshot_write_lease(struct weight_snapshot_writer *w,
@@ -73,7 +76,7 @@ int weight_snapshot_write_operation(struct weight_snapshot_writer *w,
 				    const struct weight_operation *op);
 int weight_snapshot_write_lineage(struct weight_snapshot_writer *w,
 				  const struct weight_lineage_record *l);
-/* Writes the end and what is still buffered. No fsync. */
+/* Writes the end and what is still buffered. No fsync. Then comes no more. */
 int weight_snapshot_write_end(struct weight_snapshot_writer *w);
 void weight_snapshot_writer_free(struct weight_snapshot_writer *w);
 DEFINE_CLEANUP(struct weight_snapshot_writer *, weight_snapshot_writer_free)
