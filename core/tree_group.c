@@ -281,42 +281,6 @@ int weight_dir_published(struct weight_dir *lineage, const char *name,
 	return find_by_name(lineage, name, true, ret);
 }
 
-int weight_dir_next_generation(struct weight_dir *lineage, bool staged,
-			       uint64_t after, uint64_t *ret)
-{
-	cleanup(weight_identity_free_cleanup) struct weight_identity *id = NULL;
-	struct weight_metadata_store *records = lineage->store->records;
-	int r = tree_lineage_of(lineage, 1, &id);
-
-	if (r < 0)
-		return r;
-	if (staged) {
-		struct weight_staging *st = NULL;
-
-		r = wms_staged_next(records, &id->lineage, after, &st);
-		if (r == 0)
-			*ret = st->identity.generation;
-		weight_staging_free(st);
-		return r;
-	}
-	for (;;) {
-		struct weight_metadata *m = NULL;
-		bool visible;
-
-		r = wms_revision_next(records, &id->lineage, after, &m);
-		if (r < 0)
-			return r;
-		after = m->identity.generation;
-		visible = m->availability == WEIGHT_READY ||
-			  m->availability == WEIGHT_DEGRADED;
-		weight_metadata_free(m);
-		if (visible) {
-			*ret = after;
-			return 0;
-		}
-	}
-}
-
 /* ---- What users may ask of a group ---- */
 
 const struct weight_identity *weight_group_identity(

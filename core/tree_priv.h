@@ -4,6 +4,7 @@
  *
  *	weight_store.c	opening, settling what was left, closing
  *	tree_dir.c	directories above a revision
+ *	tree_lineage.c	what the records say of a lineage
  *	tree_group.c	groups: finding, staging, aborting, the mutation gate
  *	tree_file.c	files below a group, and what is known of them
  *	tree_name.c	what staging may do to their names
@@ -720,6 +721,8 @@ bool upkeep_progress(struct weight_group *g, uint64_t operation_id,
 void tree_put_lineage(struct json_object *o, const struct weight_lineage *l);
 void tree_put_digest(struct json_object *o, const char *key,
 		     const struct digest *d);
+void tree_put_policy(struct json_object *o, const struct weight_policy *p);
+int tree_metadata_json(const struct weight_metadata *m, struct buf *ret);
 
 /* ---- tree_wait.c ---- */
 

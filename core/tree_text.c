@@ -104,6 +104,14 @@ void tree_put_digest(struct json_object *o, const char *key,
 	json_put_text(o, key, hex);
 }
 
+void tree_put_policy(struct json_object *o, const struct weight_policy *p)
+{
+	json_put_text(o, "preferred_residency",
+		      weight_residency_name(p->preferred));
+	json_put_text(o, "migration_mode", weight_migration_mode_name(p->mode));
+	json_put_ratio(o, "mixed_hot_ratio", p->mixed_hot_ratio);
+}
+
 static void put_texts(struct json_object *o, const struct weight_metadata *m)
 {
 	const struct weight_manifest_ref *ref = &m->manifest;
@@ -117,10 +125,7 @@ static void put_texts(struct json_object *o, const struct weight_metadata *m)
 	json_put_text(o, "availability",
 		      weight_availability_name(m->availability));
 	json_put_text(o, "residency", weight_residency_name(m->residency));
-	json_put_text(o, "preferred_residency",
-		      weight_residency_name(m->policy.preferred));
-	json_put_text(o, "migration_mode",
-		      weight_migration_mode_name(m->policy.mode));
+	tree_put_policy(o, &m->policy);
 }
 
 static void put_numbers(struct json_object *o, const struct weight_metadata *m)
@@ -135,20 +140,23 @@ static void put_numbers(struct json_object *o, const struct weight_metadata *m)
 	json_put_u64(o, "last_accessed_at_ms", m->last_accessed_at_ms);
 	if (m->operation_id)
 		json_put_u64(o, "operation_id", m->operation_id);
-	json_put_ratio(o, "mixed_hot_ratio", m->policy.mixed_hot_ratio);
 	json_put_ratio(o, "observed_hot_ratio", m->observed_hot_ratio);
+}
+
+int tree_metadata_json(const struct weight_metadata *m, struct buf *ret)
+{
+	struct json_object o = JSON_OBJECT_INIT;
+
+	put_texts(&o, m);
+	put_numbers(&o, m);
+	json_put_bool(&o, "durable", m->durable);
+	return json_object_end(&o, ret);
 }
 
 int weight_group_metadata_json(struct weight_group *group, struct buf *ret)
 {
 	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
-	struct json_object o = JSON_OBJECT_INIT;
 	int r = weight_group_metadata(group, &m);
 
-	if (r < 0)
-		return r;
-	put_texts(&o, m);
-	put_numbers(&o, m);
-	json_put_bool(&o, "durable", m->durable);
-	return json_object_end(&o, ret);
+	return r < 0 ? r : tree_metadata_json(m, ret);
 }
