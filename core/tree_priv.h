@@ -20,6 +20,7 @@
  *	tree_trust.c	whether the bytes of a published file may be served
  *	tree_verify.c	finding that out, and mending what can be mended
  *	tree_wait.c	operations and waits as users see them
+ *	tree_policy.c	policies of revisions, and of those to come
  *	tree_claim.c	replacing one generation by another
  *	reconciler.c	what goes on without anybody: claims, abandoned imports
  *	upkeep.c	what goes on with published groups, and upkeep_*.c its
@@ -726,6 +727,9 @@ int tree_metadata_json(const struct weight_metadata *m, struct buf *ret);
 
 /* ---- tree_wait.c ---- */
 
+/* -EPERM nothing of this store can ever be there, and why. */
+int tree_may_move(struct weight_store *s, enum weight_residency target,
+		  struct buf *why);
 /* As weight_group_wait(), of a published group. */
 int tree_wait_published(struct weight_group *g,
 			const struct weight_waiter *waiter, struct buf *why);

@@ -176,6 +176,28 @@ void weight_tree_gauges(struct weight_store *store)
 
 /* ---- Operations ---- */
 
+int tree_may_move(struct weight_store *s, enum weight_residency target,
+		  struct buf *why)
+{
+	if (target == WEIGHT_MIXED) {
+		(void)buf_printf(why, "nothing moves single tensors yet, so "
+				      "that mixed can be wanted with "
+				      "mode=manual or mode=pinned only");
+		return -EPERM;
+	}
+	if (target == WEIGHT_COLD && s->abilities.memory_only) {
+		(void)buf_printf(why, "the store is in memory only, there is "
+				      "no disk to move it to");
+		return -EPERM;
+	}
+	if (target == WEIGHT_HOT && !s->can_pin) {
+		(void)buf_printf(why, "memory can't be locked here: ");
+		(void)pins_status(s->pins, why);
+		return -EPERM;
+	}
+	return 0;
+}
+
 int weight_group_migrate(struct weight_group *group,
 			 enum weight_residency target,
 			 uint64_t expected_metadata_generation, struct buf *why)
@@ -194,16 +216,9 @@ int weight_group_migrate(struct weight_group *group,
 	}
 	if (weight_group_state(group) != WEIGHT_GROUP_PUBLISHED)
 		return -ENOENT;
-	if (target == WEIGHT_COLD && s->abilities.memory_only) {
-		(void)buf_printf(why, "the store is in memory only, there is "
-				      "no disk to move it to");
-		return -EPERM;
-	}
-	if (target == WEIGHT_HOT && !s->can_pin) {
-		(void)buf_printf(why, "memory can't be locked here: ");
-		(void)pins_status(s->pins, why);
-		return -EPERM;
-	}
+	r = tree_may_move(s, target, why);
+	if (r < 0)
+		return r;
 	/* One that waits for memory or for readers may never end by itself. */
 	store_lock(s);
 	request.supersedes = upkeep_may_give_way_locked(group);
