@@ -10,6 +10,8 @@
 
 /* What a directory says of an inode number that it doesn't know. */
 #define UNKNOWN_INO 0xffffffff
+/* Generations that are asked for at once. */
+#define AHEAD_MAX 256
 
 struct listing_entry {
 	size_t name; /* where it starts in names */
@@ -24,9 +26,13 @@ struct listing {
 	struct buf entries; /* array of struct listing_entry */
 	size_t count;
 
-	/* Numbers, in a stream: the one that comes at position count + next. */
+	/* In a stream: what comes at position count + next is behind this. */
 	uint64_t next;
-	uint64_t after; /* the number before it */
+	uint64_t after_number;
+
+	/* The numbers that come then, as far as they were asked for. */
+	size_t ahead_at, ahead_count;
+	uint64_t ahead[AHEAD_MAX];
 };
 
 static int add(struct listing *l, const char *name, uint64_t ino, mode_t type)
@@ -166,54 +172,88 @@ struct shown {
 	const char *name;
 	uint64_t ino;
 	mode_t type;
-	uint64_t number; /* of a stream of numbers: never 0 */
+	bool streamed;
+	uint64_t number;
 	char printed[CONTROL_OPERATION_NAME_MAX + 1];
 };
 static_assert(CONTROL_OPERATION_NAME_MAX >= WEIGHT_GENERATION_LEN_MAX,
 	      "room for both");
 
-/* What is too many to copy, and asked for one by one, in numeric order. */
+/* What is too many to copy, and asked for piece by piece, in numeric order. */
 static bool has_numbers(const struct node *node)
 {
 	return node->kind == NODE_STAGING || node->kind == NODE_OPERATIONS ||
 	       node_is_lineage(node);
 }
 
-/* Errors: -ENOENT at the end. */
-static int next_number(struct listing *l, uint64_t after, uint64_t *ret)
+static int read_ahead(struct listing *l)
 {
-	if (l->node->kind == NODE_OPERATIONS)
-		return weight_tree_operation_next(l->fs->store, after, ret);
-	return weight_dir_next_generation(
-		l->node->dir, l->node->kind == NODE_STAGING, after, ret);
+	struct node *node = l->node;
+	int r;
+
+	l->ahead_at = 0;
+	l->ahead_count = 1;
+	if (node->kind == NODE_OPERATIONS)
+		r = weight_tree_operation_next(l->fs->store, l->after_number,
+					       l->ahead);
+	else
+		r = weight_dir_generations(
+			node->dir, node->kind == NODE_STAGING, l->after_number,
+			AHEAD_MAX, l->ahead, &l->ahead_count);
+	if (r < 0)
+		l->ahead_count = 0;
+	return r;
+}
+
+static int next_number(struct listing *l, struct shown *ret)
+{
+	bool is_dir = l->node->dir != NULL;
+	int r = l->ahead_at < l->ahead_count ? 0 : read_ahead(l);
+
+	if (r < 0)
+		return r;
+	if (l->ahead_count == 0)
+		return -ENOENT;
+	ret->number = l->ahead[l->ahead_at];
+	if (is_dir)
+		weight_generation_print(ret->number, ret->printed);
+	else
+		control_operation_name(ret->number, ret->printed);
+	ret->type = is_dir ? S_IFDIR : S_IFREG;
+	return 0;
+}
+
+/* The stream goes on behind what was shown. */
+static void take(struct listing *l, const struct shown *shown)
+{
+	l->next++;
+	l->ahead_at++;
+	l->after_number = shown->number;
+}
+
+static void rewind_stream(struct listing *l)
+{
+	l->next = 0;
+	l->after_number = 0;
+	l->ahead_at = 0;
+	l->ahead_count = 0;
 }
 
 /* Errors: -ENOENT at the end. */
-static int show_number(struct listing *l, uint64_t ordinal, struct shown *ret)
+static int show_streamed(struct listing *l, uint64_t ordinal, struct shown *ret)
 {
-	int r;
-
-	if (ordinal < l->next) {
-		l->next = 0;
-		l->after = 0;
-	}
-	for (;;) {
-		r = next_number(l, l->after, &ret->number);
-		if (r < 0)
-			return r;
-		if (l->next == ordinal)
-			break;
-		l->next++;
-		l->after = ret->number;
-	}
-	if (l->node->kind == NODE_OPERATIONS)
-		control_operation_name(ret->number, ret->printed);
-	else
-		weight_generation_print(ret->number, ret->printed);
-	ret->name = ret->printed;
+	if (ordinal < l->next)
+		rewind_stream(l);
+	ret->streamed = true;
 	ret->ino = UNKNOWN_INO;
-	ret->type = l->node->kind == NODE_OPERATIONS ? S_IFREG : S_IFDIR;
-	return 0;
+	ret->name = ret->printed;
+	for (;;) {
+		int r = next_number(l, ret);
+
+		if (r < 0 || l->next == ordinal)
+			return r;
+		take(l, ret);
+	}
 }
 
 static int show_tensor(struct listing *l, uint64_t ordinal, struct shown *ret)
@@ -241,18 +281,8 @@ static int show(struct listing *l, uint64_t position, struct shown *ret)
 	if (l->node->kind == NODE_TENSORS)
 		return show_tensor(l, position - l->count, ret);
 	if (has_numbers(l->node))
-		return show_number(l, position - l->count, ret);
+		return show_streamed(l, position - l->count, ret);
 	return -ENOENT;
-}
-
-/* The entry was taken: the stream goes on behind it. */
-static void advance(struct listing *l, uint64_t position,
-		    const struct shown *shown)
-{
-	if (position < l->count || shown->number == 0)
-		return;
-	l->next = position - l->count + 1;
-	l->after = shown->number;
 }
 
 int listing_fill(struct listing *l, fuse_req_t req, uint64_t position,
@@ -279,7 +309,8 @@ int listing_fill(struct listing *l, fuse_req_t req, uint64_t position,
 		if (need > size - used)
 			break;
 		used += need;
-		advance(l, position, &shown);
+		if (shown.streamed)
+			take(l, &shown);
 	}
 	*ret_len = used;
 	return 0;

@@ -3,10 +3,11 @@
  * Listings: what one open directory shows.
  *
  * A listing is a copy of the names that were there when it was begun, followed
- * by what is too many to copy and is asked for piece by piece: generations and
- * operations, in numeric order, and tensors. Position 0 begins anew; any position that was
- * told may be returned to, and names that neither came nor went meanwhile are
- * shown exactly once. No descriptor stays open.
+ * by what is too many to copy and is asked for piece by piece: generations
+ * and operations, in numeric order, and tensors. Position 0 begins anew; any
+ * position that was told may be returned to, and names that neither came nor
+ * went meanwhile are shown exactly once. No descriptor stays open, and memory
+ * doesn't grow with what is asked for.
  *
  * Not thread-safe; belongs to a handle and its lock.
  */
