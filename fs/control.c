@@ -27,6 +27,7 @@ static int make_leases(struct call *call, struct buf *ret);
 static int make_metadata(struct call *call, struct buf *ret);
 static int make_sums(struct call *call, struct buf *ret);
 static int make_operation(struct call *call, struct buf *ret);
+static int make_named(struct call *call, struct buf *ret);
 static int wait_step(struct call *call, struct buf *ret);
 
 /* clang-format off */
@@ -38,6 +39,7 @@ static const struct row {
 	bool manifest; /* served from a descriptor */
 	bool closed;   /* names what is every tenant's: for root alone */
 	enum node_kind dir; /* a directory of that kind; 0: a file */
+	enum weight_tree_names names; /* of NAMES */
 } rows[] = {
 	{ "version",       make_version,  AT_ROOT },
 	{ "config",        make_config,   AT_ROOT },
@@ -48,6 +50,10 @@ static const struct row {
 	{ "wait",          wait_step,     IN_STAGED | IN_PUBLISHED,
 	  .waits = true },
 	{ "operations",    NULL,          AT_ROOT, .dir = NODE_OPERATIONS },
+	{ "claims",        NULL,          AT_ROOT, .dir = NODE_NAMES,
+	  .names = WEIGHT_TREE_CLAIMS },
+	{ "tombstones",    NULL,          AT_ROOT, .dir = NODE_NAMES,
+	  .names = WEIGHT_TREE_TOMBSTONES },
 	{ "metadata.json", make_metadata, IN_PUBLISHED },
 	{ "manifest.json", NULL,          IN_PUBLISHED, .manifest = true },
 	{ "sha256sums",    make_sums,     IN_PUBLISHED, .waits = true },
@@ -55,13 +61,16 @@ static const struct row {
 };
 /* clang-format on */
 
-/* No row of a table, but as one: the text of an operation. */
+/* No rows of a table, but as such: what there are many of. */
 static const struct row operation_row = { .make = make_operation };
+static const struct row named_row = { .make = make_named, .closed = true };
 
 static const struct row *row_of(const struct node *text)
 {
 	if (text->kind == NODE_OPERATION)
 		return &operation_row;
+	if (text->kind == NODE_NAMED_TEXT)
+		return &named_row;
 	assert(text->index < ARRAY_LEN(rows));
 	return &rows[text->index];
 }
@@ -96,7 +105,7 @@ int control_find(const struct node *control, const char *name, size_t *ret)
 
 mode_t control_mode(const struct node *text)
 {
-	return row_of(text)->closed ? 0400 : 0444;
+	return row_of(text)->closed ? CONTROL_CLOSED_MODE : 0444;
 }
 
 enum node_kind control_dir(size_t row)
@@ -105,25 +114,31 @@ enum node_kind control_dir(size_t row)
 	return rows[row].dir;
 }
 
-static const char operation_suffix[] = ".json";
-
-int control_operation_id(const char *name, uint64_t *ret)
+enum weight_tree_names control_names(size_t row)
 {
-	const size_t suffix_len = sizeof(operation_suffix) - 1;
+	assert(row < ARRAY_LEN(rows) && rows[row].dir == NODE_NAMES);
+	return rows[row].names;
+}
+
+static const char json_suffix[] = ".json";
+
+int control_json_number(const char *name, uint64_t *ret)
+{
+	const size_t suffix_len = sizeof(json_suffix) - 1;
 	size_t len = strlen(name);
 	int r = -EINVAL;
 
 	if (len > suffix_len &&
-	    strcmp(name + len - suffix_len, operation_suffix) == 0)
+	    strcmp(name + len - suffix_len, json_suffix) == 0)
 		r = weight_generation_parse(name, len - suffix_len, ret);
 	return r < 0 ? -ENOENT : 0;
 }
 
-void control_operation_name(uint64_t id,
-			    char ret[static CONTROL_OPERATION_NAME_MAX + 1])
+void control_json_name(uint64_t number,
+		       char ret[static CONTROL_JSON_NAME_MAX + 1])
 {
-	(void)snprintf(ret, CONTROL_OPERATION_NAME_MAX + 1, "%llu%s",
-		       (unsigned long long)id, operation_suffix);
+	(void)snprintf(ret, CONTROL_JSON_NAME_MAX + 1, "%llu%s",
+		       (unsigned long long)number, json_suffix);
 }
 
 int control_next(const struct node *control, size_t *at, const char **ret_name,
@@ -167,6 +182,7 @@ bool control_is_text(const struct node *node)
 	case NODE_GROUP_TEXT:
 		return node->fd < 0;
 	case NODE_OPERATION:
+	case NODE_NAMED_TEXT:
 		return true;
 	default:
 		return false;
@@ -229,6 +245,22 @@ static int make_operation(struct call *call, struct buf *ret)
 {
 	return weight_tree_operation_json(call->fs->store, call->node->index,
 					  ret);
+}
+
+static int make_named(struct call *call, struct buf *ret)
+{
+	const struct node_names *names = call->node->names;
+	uint64_t generation;
+	int r;
+
+	if (names->kind == WEIGHT_TREE_CLAIMS)
+		return weight_tree_claim_json(call->fs->store, names->parts,
+					      ret);
+	r = control_json_number(names->parts[WEIGHT_TREE_LINEAGE_DEPTH],
+				&generation);
+	return r < 0 ? r :
+		       weight_tree_tombstone_json(call->fs->store, names->parts,
+						  generation, ret);
 }
 
 /* Ends this step of a wait with its line; the next READ goes on waiting. */

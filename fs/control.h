@@ -11,8 +11,11 @@
 #include "fs/call.h"
 #include "fs/node.h"
 
-#define CONTROL_OPERATION_NAME_MAX                                             \
-	(WEIGHT_GENERATION_LEN_MAX + sizeof(".json") - 1)
+#define CONTROL_JSON_NAME_MAX (WEIGHT_GENERATION_LEN_MAX + sizeof(".json") - 1)
+
+/* Of what names what is every tenant's: for root alone. */
+#define CONTROL_CLOSED_MODE 0400
+#define CONTROL_CLOSED_DIR_MODE 0500
 
 /* Whether name is there now, in a ROOT_CONTROL or GROUP_CONTROL. -ENOENT. */
 int control_find(const struct node *control, const char *name, size_t *ret);
@@ -20,16 +23,18 @@ int control_find(const struct node *control, const char *name, size_t *ret);
 /* Permissions of a text; those of a generation are less where its root's are. */
 mode_t control_mode(const struct node *text);
 
-/* The kind of a row that is a directory: TENSORS or OPERATIONS; else 0. */
+/* The kind of a row that is a directory: TENSORS, OPERATIONS, NAMES; else 0. */
 enum node_kind control_dir(size_t row);
+/* Of a row that is NAMES. */
+enum weight_tree_names control_names(size_t row);
 
 /*
- * Names of the files in OPERATIONS: "<id>.json", the id in its one text form.
- * Errors: -ENOENT no such name.
+ * Names of operations and tombstones: "<number>.json", the number in its one
+ * text form. Errors: -ENOENT no such name.
  */
-int control_operation_id(const char *name, uint64_t *ret);
-void control_operation_name(uint64_t id,
-			    char ret[static CONTROL_OPERATION_NAME_MAX + 1]);
+int control_json_number(const char *name, uint64_t *ret);
+void control_json_name(uint64_t number,
+		       char ret[static CONTROL_JSON_NAME_MAX + 1]);
 
 /*
  * The rows that are there now, one after the other: the first one from row

@@ -29,6 +29,7 @@ struct listing {
 	/* In a stream: what comes at position count + next is behind this. */
 	uint64_t next;
 	uint64_t after_number;
+	char after_name[WEIGHT_TREE_NAME_MAX + 1];
 
 	/* The numbers that come then, as far as they were asked for. */
 	size_t ahead_at, ahead_count;
@@ -173,17 +174,22 @@ struct shown {
 	uint64_t ino;
 	mode_t type;
 	bool streamed;
-	uint64_t number;
-	char printed[CONTROL_OPERATION_NAME_MAX + 1];
+	uint64_t number; /* 0: it is no number */
+	char printed[WEIGHT_TREE_NAME_MAX + 1];
 };
-static_assert(CONTROL_OPERATION_NAME_MAX >= WEIGHT_GENERATION_LEN_MAX,
-	      "room for both");
+static_assert(WEIGHT_TREE_NAME_MAX >= CONTROL_JSON_NAME_MAX, "room for all");
+
+static bool has_tombstones(const struct node *node)
+{
+	return node->kind == NODE_NAMES &&
+	       node->names->depth == WEIGHT_TREE_LINEAGE_DEPTH;
+}
 
 /* What is too many to copy, and asked for piece by piece, in numeric order. */
 static bool has_numbers(const struct node *node)
 {
 	return node->kind == NODE_STAGING || node->kind == NODE_OPERATIONS ||
-	       node_is_lineage(node);
+	       has_tombstones(node) || node_is_lineage(node);
 }
 
 static int read_ahead(struct listing *l)
@@ -196,6 +202,9 @@ static int read_ahead(struct listing *l)
 	if (node->kind == NODE_OPERATIONS)
 		r = weight_tree_operation_next(l->fs->store, l->after_number,
 					       l->ahead);
+	else if (has_tombstones(node))
+		r = weight_tree_tombstone_next(l->fs->store, node->names->parts,
+					       l->after_number, l->ahead);
 	else
 		r = weight_dir_generations(
 			node->dir, node->kind == NODE_STAGING, l->after_number,
@@ -218,23 +227,44 @@ static int next_number(struct listing *l, struct shown *ret)
 	if (is_dir)
 		weight_generation_print(ret->number, ret->printed);
 	else
-		control_operation_name(ret->number, ret->printed);
+		control_json_name(ret->number, ret->printed);
 	ret->type = is_dir ? S_IFDIR : S_IFREG;
 	return 0;
+}
+
+static int next_name(struct listing *l, struct shown *ret)
+{
+	const struct node_names *names = l->node->names;
+	struct buf name = BUF_INIT;
+	int r = weight_tree_names_next(l->fs->store, names->kind, names->parts,
+				       names->depth, l->after_name, &name);
+
+	if (r == 0 && name.len >= sizeof(ret->printed))
+		r = -EIO;
+	if (r == 0)
+		memcpy(ret->printed, name.data, name.len + 1);
+	buf_release(&name);
+	ret->type = node_has_texts(l->node) ? S_IFREG : S_IFDIR;
+	return r;
 }
 
 /* The stream goes on behind what was shown. */
 static void take(struct listing *l, const struct shown *shown)
 {
 	l->next++;
-	l->ahead_at++;
-	l->after_number = shown->number;
+	if (shown->number) {
+		l->ahead_at++;
+		l->after_number = shown->number;
+	} else {
+		memcpy(l->after_name, shown->printed, sizeof(l->after_name));
+	}
 }
 
 static void rewind_stream(struct listing *l)
 {
 	l->next = 0;
 	l->after_number = 0;
+	l->after_name[0] = '\0';
 	l->ahead_at = 0;
 	l->ahead_count = 0;
 }
@@ -248,7 +278,8 @@ static int show_streamed(struct listing *l, uint64_t ordinal, struct shown *ret)
 	ret->ino = UNKNOWN_INO;
 	ret->name = ret->printed;
 	for (;;) {
-		int r = next_number(l, ret);
+		int r = has_numbers(l->node) ? next_number(l, ret) :
+					       next_name(l, ret);
 
 		if (r < 0 || l->next == ordinal)
 			return r;
@@ -280,7 +311,7 @@ static int show(struct listing *l, uint64_t position, struct shown *ret)
 	}
 	if (l->node->kind == NODE_TENSORS)
 		return show_tensor(l, position - l->count, ret);
-	if (has_numbers(l->node))
+	if (has_numbers(l->node) || l->node->kind == NODE_NAMES)
 		return show_streamed(l, position - l->count, ret);
 	return -ENOENT;
 }

@@ -52,9 +52,17 @@ static const void *object_of(const struct node *node)
 	return node->dir;
 }
 
-static struct node_key key_of_node(const struct node *node)
+/* What it is found by in the table. room is for one that isn't stored. */
+static const void *key_of_node(const struct node *node, struct node_key *room,
+			       size_t *ret_len)
 {
-	return key_of(node->kind, object_of(node), node->index);
+	if (node->names) {
+		*ret_len = node->names->key_len;
+		return node->names->key;
+	}
+	*room = key_of(node->kind, object_of(node), node->index);
+	*ret_len = sizeof(*room);
+	return room;
 }
 
 /* splitmix64: spreads, so that parent and part don't cancel out. */
@@ -101,6 +109,7 @@ static void node_free(struct fs *fs, struct node *node)
 	weight_group_unref(node->group);
 	weight_dir_unref(node->dir);
 	(void)pthread_mutex_destroy(&node->lock);
+	free(node->names);
 	free(node->last);
 	free(node->error);
 	free(node);
@@ -158,16 +167,21 @@ fuse_ino_t node_id(const struct fs *fs, const struct node *node)
 }
 
 /* The node under the key with one more reference, or NULL. */
-static struct node *find(struct fs *fs, const struct node_key *key)
+static struct node *find_bytes(struct fs *fs, const void *key, size_t len)
 {
 	struct node *node;
 
 	(void)pthread_mutex_lock(&fs->nodes->lock);
-	node = map_find(fs->nodes->nodes, key, sizeof(*key));
+	node = map_find(fs->nodes->nodes, key, len);
 	if (node)
 		node->refs++;
 	(void)pthread_mutex_unlock(&fs->nodes->lock);
 	return node;
+}
+
+static struct node *find(struct fs *fs, const struct node_key *key)
+{
+	return find_bytes(fs, key, sizeof(*key));
 }
 
 /* True when there are so many that some should go. */
@@ -192,18 +206,21 @@ static bool count_file_locked(struct fs *fs)
  */
 static int add(struct fs *fs, struct node *node, struct node **ret)
 {
-	struct node_key key = key_of_node(node);
+	struct node_key room;
 	struct node *there;
 	bool many = false;
+	const void *key;
+	size_t len;
 	int r = 0;
 
 	node->fs = fs;
+	key = key_of_node(node, &room, &len);
 	(void)pthread_mutex_lock(&fs->nodes->lock);
-	there = map_find(fs->nodes->nodes, &key, sizeof(key));
+	there = map_find(fs->nodes->nodes, key, len);
 	if (there)
 		there->refs++;
 	else
-		r = map_add(fs->nodes->nodes, &key, sizeof(key), node);
+		r = map_add(fs->nodes->nodes, key, len, node);
 	if (!there && r == 0 && node->file)
 		many = count_file_locked(fs);
 	(void)pthread_mutex_unlock(&fs->nodes->lock);
@@ -572,6 +589,83 @@ int node_of_operation(struct fs *fs, struct node *operations, uint64_t id,
 			       NULL, ret);
 }
 
+/*
+ * The names of a place: those of parent and one more, or none of both. The key
+ * is longer than those of all others, or equal to one that they can't have.
+ */
+static int names_new(enum weight_tree_names kind,
+		     const struct node_names *parent, const char *name,
+		     struct node_names **ret)
+{
+	const struct node_key start = key_of(NODE_NAMES, NULL, kind);
+	size_t start_len = parent ? parent->key_len : sizeof(start);
+	size_t name_len = name ? strlen(name) + 1 : 0;
+	struct node_names *n = malloc(sizeof(*n) + start_len + name_len);
+
+	if (!n)
+		return -ENOMEM;
+	*n = (struct node_names){ .kind = kind };
+	n->key_len = start_len + name_len;
+	memcpy(n->key, parent ? (const void *)parent->key : &start, start_len);
+	if (name)
+		memcpy(n->key + start_len, name, name_len);
+	for (const char *at = n->key + sizeof(start); at < n->key + n->key_len;
+	     at += strlen(at) + 1)
+		n->parts[n->depth++] = at;
+	*ret = n;
+	return 0;
+}
+
+/* Takes the names over. */
+static int node_of_place(struct fs *fs, enum node_kind kind,
+			 const struct node *parent, struct node_names *names,
+			 struct node **ret)
+{
+	static const uint8_t no_secret[16];
+	auto_free struct node_names *owned = names;
+	struct node *node = find_bytes(fs, names->key, names->key_len);
+
+	if (node) {
+		*ret = node;
+		return 0;
+	}
+	node = node_new(kind, 0);
+	if (!node)
+		return -ENOMEM;
+	node->ino =
+		SYNTHETIC_INO | map_hash(no_secret, names->key, names->key_len);
+	node->names = take_ptr(owned);
+	node->like = parent->like;
+	return add(fs, node, ret);
+}
+
+int node_of_names(struct fs *fs, struct node *control,
+		  enum weight_tree_names kind, struct node **ret)
+{
+	struct node_names *names;
+	int r = names_new(kind, NULL, NULL, &names);
+
+	return r < 0 ? r : node_of_place(fs, NODE_NAMES, control, names, ret);
+}
+
+bool node_has_texts(const struct node *names)
+{
+	return names->names->depth ==
+	       WEIGHT_TREE_LINEAGE_DEPTH -
+		       (names->names->kind == WEIGHT_TREE_CLAIMS);
+}
+
+int node_of_name(struct fs *fs, struct node *names, const char *name,
+		 struct node **ret)
+{
+	enum node_kind kind =
+		node_has_texts(names) ? NODE_NAMED_TEXT : NODE_NAMES;
+	struct node_names *mine;
+	int r = names_new(names->names->kind, names->names, name, &mine);
+
+	return r < 0 ? r : node_of_place(fs, kind, names, mine, ret);
+}
+
 struct node *node_find_dir(struct fs *fs, struct weight_dir *dir)
 {
 	struct node_key key = key_of(NODE_DIR, dir, 0);
@@ -652,9 +746,11 @@ void node_unref(struct fs *fs, struct node *node, uint64_t count)
 	node->refs -= count;
 	last = node->refs == 0;
 	if (last) {
-		struct node_key key = key_of_node(node);
+		struct node_key room;
+		size_t len;
+		const void *key = key_of_node(node, &room, &len);
 
-		(void)map_take(fs->nodes->nodes, &key, sizeof(key));
+		(void)map_take(fs->nodes->nodes, key, len);
 		fs->nodes->files -= node->file != NULL;
 	}
 	(void)pthread_mutex_unlock(&fs->nodes->lock);
@@ -695,6 +791,7 @@ double node_timeout(const struct node *node)
 	case NODE_TENSORS:
 	case NODE_TENSOR:
 	case NODE_OPERATIONS:
+	case NODE_NAMES: /* nothing of it ever goes */
 		return FS_TIMEOUT_LONG_S;
 	case NODE_FILE:
 	case NODE_GROUP_CONTROL:
@@ -704,6 +801,7 @@ double node_timeout(const struct node *node)
 		return node->fd >= 0 ? FS_TIMEOUT_LONG_S : 0;
 	case NODE_ROOT_TEXT:
 	case NODE_OPERATION:
+	case NODE_NAMED_TEXT:
 		return 0;
 	default:
 		return FS_TIMEOUT_SHORT_S;
@@ -781,7 +879,12 @@ int node_stat(struct node *node, struct stat *ret)
 		break;
 	case NODE_ROOT_TEXT:
 	case NODE_GROUP_TEXT:
+	case NODE_NAMED_TEXT:
 		r = stat_text(node, &st);
+		break;
+	case NODE_NAMES:
+		stat_virtual(node, S_IFDIR | CONTROL_CLOSED_DIR_MODE, &st);
+		st.st_nlink = NLINK_UNKNOWN;
 		break;
 	case NODE_TENSOR:
 		stat_virtual(node, S_IFREG | (node->like.st_mode & 0777), &st);

@@ -17,6 +17,9 @@
  *	TENSOR		group, table, index	one tensor
  *	OPERATIONS				.weights/operations of the mount
  *	OPERATION	index, its id		one operation
+ *	NAMES		names			.weights/claims or .weights/tombstones
+ *						of the mount, or a directory below
+ *	NAMED_TEXT	names			one claim, or one tombstone
  *
  * There is one node for one thing, so hard links and repeated lookups share it
  * and its backing id, and a generation's nodes live on through publishing.
@@ -53,12 +56,26 @@ enum node_kind {
 	NODE_TENSOR,
 	NODE_OPERATIONS,
 	NODE_OPERATION,
+	NODE_NAMES,
+	NODE_NAMED_TEXT,
 };
 
 /* What a tensor looks like, by the file that holds it. */
 struct node_like {
 	const char *path; /* of the table of tensors */
 	struct stat st;
+};
+
+/* The parts of a lineage, and a tombstone's file in it. */
+#define NODE_NAMES_DEPTH_MAX (WEIGHT_TREE_LINEAGE_DEPTH + 1)
+
+/* A place in claims or tombstones, which is known by its path alone. */
+struct node_names {
+	enum weight_tree_names kind;
+	unsigned depth;
+	const char *parts[NODE_NAMES_DEPTH_MAX]; /* in key, as in the path */
+	size_t key_len;
+	char key[]; /* in the table */
 };
 
 struct node {
@@ -72,6 +89,7 @@ struct node {
 	struct weight_group *group;
 	struct weight_tensors *tensors; /* of TENSORS */
 	struct node *table;             /* of a TENSOR: its TENSORS, a ref */
+	struct node_names *names;       /* of NAMES and NAMED_TEXT */
 	int fd;                         /* manifest.json, else -1 */
 	struct stat like; /* virtual ones: owner, mode and times */
 
@@ -115,6 +133,15 @@ int node_of_operations(struct fs *fs, struct node *control, struct node **ret);
 /* Whether there is such an operation is not looked at: node_stat() does. */
 int node_of_operation(struct fs *fs, struct node *operations, uint64_t id,
 		      struct node **ret);
+
+/* claims or tombstones itself. */
+int node_of_names(struct fs *fs, struct node *control,
+		  enum weight_tree_names kind, struct node **ret);
+/* A directory or a text in NAMES. Whether there is one is not looked at. */
+int node_of_name(struct fs *fs, struct node *names, const char *name,
+		 struct node **ret);
+/* Whether what is in NAMES are texts. */
+bool node_has_texts(const struct node *names);
 
 /* What the tensor table says; lives as long as the node. */
 const struct weight_tensor *node_tensor(const struct node *node);

@@ -78,6 +78,15 @@ static bool is_below_control(const struct node *node)
 	}
 }
 
+static void path_of_names(const struct node_names *names, struct buf *ret)
+{
+	(void)buf_printf(ret, "/%s",
+			 names->kind == WEIGHT_TREE_CLAIMS ? "claims" :
+							     "tombstones");
+	for (unsigned i = 0; i < names->depth; i++)
+		(void)buf_printf(ret, "/%s", names->parts[i]);
+}
+
 void node_path(struct fs *fs, const struct node *node, const char *name,
 	       struct buf *ret)
 {
@@ -103,6 +112,8 @@ void node_path(struct fs *fs, const struct node *node, const char *name,
 		(void)buf_printf(ret, "/operations");
 	if (node->kind == NODE_OPERATION)
 		(void)buf_printf(ret, "/%zu.json", node->index);
+	if (node->names)
+		path_of_names(node->names, ret);
 	if (name)
 		(void)buf_printf(ret, "/%s", name);
 }

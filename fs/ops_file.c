@@ -272,6 +272,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	case NODE_ROOT_TEXT:
 	case NODE_GROUP_TEXT:
 	case NODE_OPERATION:
+	case NODE_NAMED_TEXT:
 		if (weight_open_writes(fi->flags))
 			reply_refused(req, -EPERM, node, NULL,
 				      "this file belongs to the filesystem");

@@ -44,6 +44,9 @@ static int act_lookup_control(struct call *call)
 		return node_of_tensors(call->fs, call->node, &call->made);
 	case NODE_OPERATIONS:
 		return node_of_operations(call->fs, call->node, &call->made);
+	case NODE_NAMES:
+		return node_of_names(call->fs, call->node, control_names(row),
+				     &call->made);
 	default:
 		return node_of_text(call->fs, call->node, row, &call->made);
 	}
@@ -52,11 +55,46 @@ static int act_lookup_control(struct call *call)
 static int act_lookup_operation(struct call *call)
 {
 	uint64_t id;
-	int r = control_operation_id(call->name, &id);
+	int r = control_json_number(call->name, &id);
 
 	if (r < 0)
 		return r;
 	return node_of_operation(call->fs, call->node, id, &call->made);
+}
+
+static int find_tombstone(struct fs *fs, const struct node_names *names,
+			  const char *name)
+{
+	uint64_t generation, found;
+	int r = control_json_number(name, &generation);
+
+	if (r == 0)
+		r = weight_tree_tombstone_next(fs->store, names->parts,
+					       generation - 1, &found);
+	return r == 0 && found != generation ? -ENOENT : r;
+}
+
+static int find_name(struct fs *fs, const struct node_names *names,
+		     const char *name)
+{
+	const char *parts[WEIGHT_TREE_LINEAGE_DEPTH];
+
+	memcpy(parts, names->parts, names->depth * sizeof(*parts));
+	parts[names->depth] = name;
+	return weight_tree_names_find(fs->store, names->kind, parts,
+				      names->depth + 1);
+}
+
+static int act_lookup_name(struct call *call)
+{
+	const struct node_names *names = call->node->names;
+	int r = names->depth == WEIGHT_TREE_LINEAGE_DEPTH ?
+			find_tombstone(call->fs, names, call->name) :
+			find_name(call->fs, names, call->name);
+
+	return r < 0 ? r :
+		       node_of_name(call->fs, call->node, call->name,
+				    &call->made);
 }
 
 static int lookup_tensor(struct fs *fs, struct node *parent, const char *name,
@@ -140,6 +178,9 @@ void op_lookup(fuse_req_t req, fuse_ino_t ino, const char *name)
 		return;
 	case NODE_OPERATIONS:
 		lookup_later(req, parent, name, act_lookup_operation);
+		return;
+	case NODE_NAMES:
+		lookup_later(req, parent, name, act_lookup_name);
 		return;
 	case NODE_TENSORS:
 		r = lookup_tensor(fs, parent, name, &found);
