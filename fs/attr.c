@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "core/parse.h"
 #include "fs/attr_value.h"
 #include "fs/notify.h"
 #include "fs/refusal.h"
@@ -23,8 +24,8 @@ static record_fn availability, preferred, mixed_ratio, migration_mode,
 	last_accessed;
 static object_fn residency, hot_ratio, pinned_bytes, leases, scrub_text,
 	error_sentence, progress, file_digest, plain_sha256, dtype, shape,
-	extent;
-static set_fn set_residency, set_scrub, set_repair, set_remove;
+	extent, policy, watermark, claim;
+static set_fn set_residency, set_policy, set_scrub, set_repair, set_remove;
 
 /* Their names are in attr_names.c, by the same numbers. */
 /* clang-format off */
@@ -42,6 +43,7 @@ static const struct attr {
 	[ATTR_PREFERRED]           = { .record = preferred },
 	[ATTR_MIXED_HOT_RATIO]     = { .record = mixed_ratio },
 	[ATTR_MODE]                = { .record = migration_mode },
+	[ATTR_POLICY]              = { .object = policy, .set = set_policy },
 	[ATTR_METADATA_GENERATION] = { .record = metadata_generation },
 	[ATTR_LOGICAL_BYTES]       = { .record = logical_bytes },
 	[ATTR_PAYLOAD_COUNT]       = { .record = payload_count },
@@ -57,6 +59,8 @@ static const struct attr {
 	[ATTR_LAST_ACCESSED]       = { .record = last_accessed },
 	[ATTR_ERROR]               = { .object = error_sentence },
 	[ATTR_PROGRESS]            = { .object = progress },
+	[ATTR_WATERMARK]           = { .object = watermark },
+	[ATTR_CLAIM]               = { .object = claim },
 	[ATTR_DIGEST]              = { .object = file_digest },
 	[ATTR_DTYPE]               = { .object = dtype },
 	[ATTR_SHAPE]               = { .object = shape },
@@ -113,6 +117,13 @@ bool attr_waits(const char *name)
 	return id < ATTR_COUNT && attrs[id].waits;
 }
 
+bool attr_sets_staged(const char *name)
+{
+	enum attr_id id = attr_find(name);
+
+	return id < ATTR_COUNT && attr_names[id].set & ATTR_OF_STAGED;
+}
+
 /* ---- Values from the record ---- */
 
 static int availability(const struct weight_metadata *m, struct buf *ret)
@@ -128,7 +139,7 @@ static int preferred(const struct weight_metadata *m, struct buf *ret)
 
 static int mixed_ratio(const struct weight_metadata *m, struct buf *ret)
 {
-	return buf_printf(ret, "%g", m->policy.mixed_hot_ratio);
+	return print_ratio(m->policy.mixed_hot_ratio, ret);
 }
 
 static int migration_mode(const struct weight_metadata *m, struct buf *ret)
@@ -307,6 +318,29 @@ static int progress(struct call *call, struct buf *ret)
 	return weight_group_progress(group, ret);
 }
 
+static int policy(struct call *call, struct buf *ret)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(call->node);
+	struct weight_policy p;
+	int r = weight_group_policy(group, &p);
+
+	return r < 0 ? r : attr_value_policy_print(&p, ret);
+}
+
+static int watermark(struct call *call, struct buf *ret)
+{
+	uint64_t generation;
+	int r = weight_dir_watermark(call->node->dir, &generation);
+
+	return r < 0 ? r : print_number(generation, ret);
+}
+
+static int claim(struct call *call, struct buf *ret)
+{
+	return weight_dir_claim(call->node->dir, ret);
+}
+
 static int file_digest(struct call *call, struct buf *ret)
 {
 	struct digest d;
@@ -446,6 +480,24 @@ static int set_residency(struct call *call, const char *value)
 	if (r < 0)
 		return r;
 	return weight_group_migrate(group, target, expected, &call->why);
+}
+
+static int set_policy(struct call *call, const char *value)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(call->node);
+	struct weight_policy_change change;
+	uint64_t expected;
+	int r = attr_value_policy(value, &change, &expected, &call->why);
+
+	if (r < 0) {
+		(void)buf_printf(&call->why, "; the policy stays as it is");
+		return r;
+	}
+	r = check_owner(call, "given a policy");
+	return r < 0 ? r :
+		       weight_group_set_policy(group, &change, expected,
+					       &call->why);
 }
 
 /* What takes the value 1 only, and begins something. */

@@ -19,6 +19,12 @@ bool attr_is_ours(const char *name);
 bool attr_waits(const char *name);
 
 /*
+ * Whether it can be set on a staged generation. No copy brings one of these
+ * along, since they are not listed; all others are taken there and ignored.
+ */
+bool attr_sets_staged(const char *name);
+
+/*
  * Value of the attribute call->name of call->node. Errors: -ENODATA not there,
  * -EINTR, -EIO.
  */

@@ -34,6 +34,10 @@ const struct attr_name attr_names[ATTR_COUNT] = {
 	[ATTR_MODE] = {
 		"mode", "pinned, manual or auto: who may move it",
 		.get = REVISION },
+	[ATTR_POLICY] = {
+		"policy", "preferred=,ratio=,mode=; set to some of them[,if=N]",
+		.get = REVISION | STAGED, .set = REVISION | STAGED,
+		.unlisted = true },
 	[ATTR_METADATA_GENERATION] = {
 		"metadata_generation", "goes up with each change of its record",
 		.get = REVISION },
@@ -79,6 +83,12 @@ const struct attr_name attr_names[ATTR_COUNT] = {
 	[ATTR_PROGRESS] = {
 		"progress", "what is left to do before it can be published",
 		.get = STAGED },
+	[ATTR_WATERMARK] = {
+		"watermark", "the generation that replacements have come to",
+		.get = LINEAGE },
+	[ATTR_CLAIM] = {
+		"claim", "the latest replacement in it, and its phase",
+		.get = LINEAGE },
 	[ATTR_DIGEST] = {
 		"digest", "root of the digests of its chunks",
 		.get = PLAIN },

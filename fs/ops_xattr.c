@@ -103,7 +103,8 @@ void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 	struct call *call;
 
 	/* A copy that brings our attributes along neither fails nor acts. */
-	if (ours && is_staged(node)) {
+	if (ours && is_staged(node) &&
+	    !(node->group_root && attr_sets_staged(name))) {
 		(void)fuse_reply_err(req, 0);
 		return;
 	}
