@@ -146,6 +146,18 @@ policy(gen, "preferred=mixed,mode=pinned")
 equal(attr(gen, "policy"), "preferred=mixed,ratio=0.25,mode=pinned", "mixed")
 equal(operation(gen), None, "an operation")
 
+# ---- What is published has it, and goes where it is wanted once, at least
+equal(attr(publish(stage), "policy"), "preferred=cold,ratio=0.1,mode=manual",
+      "of what was staged so")
+for g, mode in ((20, "manual"), (21, "pinned"), (22, "auto")):
+    stage = staging(line, g, SRC)
+    policy(stage, f"preferred=cold,ratio=0.25,mode={mode}")
+    gen = publish(stage)
+    equal(attr(gen, "policy"), f"preferred=cold,ratio=0.25,mode={mode}", mode)
+    settle(gen)
+    comes_to(gen, "cold")
+    same_tree(gen, SRC)
+
 # ---- A lineage in which nothing was replaced
 for name in ("watermark", "claim"):
     refused("ENODATA", attr, line, name)
