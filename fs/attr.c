@@ -24,8 +24,9 @@ static record_fn availability, preferred, mixed_ratio, migration_mode,
 	last_accessed;
 static object_fn residency, hot_ratio, pinned_bytes, leases, scrub_text,
 	error_sentence, progress, file_digest, plain_sha256, dtype, shape,
-	extent, policy, watermark, claim;
-static set_fn set_residency, set_policy, set_scrub, set_repair, set_remove;
+	extent, policy, replaces, watermark, claim;
+static set_fn set_residency, set_policy, set_scrub, set_replaces, set_repair,
+	set_remove;
 
 /* Their names are in attr_names.c, by the same numbers. */
 /* clang-format off */
@@ -59,6 +60,8 @@ static const struct attr {
 	[ATTR_LAST_ACCESSED]       = { .record = last_accessed },
 	[ATTR_ERROR]               = { .object = error_sentence },
 	[ATTR_PROGRESS]            = { .object = progress },
+	[ATTR_REPLACES]            = { .object = replaces,
+				       .set = set_replaces },
 	[ATTR_WATERMARK]           = { .object = watermark },
 	[ATTR_CLAIM]               = { .object = claim },
 	[ATTR_DIGEST]              = { .object = file_digest },
@@ -328,6 +331,14 @@ static int policy(struct call *call, struct buf *ret)
 	return r < 0 ? r : attr_value_policy_print(&p, ret);
 }
 
+static int replaces(struct call *call, struct buf *ret)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(call->node);
+
+	return weight_group_replaces(group, ret);
+}
+
 static int watermark(struct call *call, struct buf *ret)
 {
 	uint64_t generation;
@@ -442,20 +453,27 @@ int attr_list(struct call *call, struct buf *ret)
 
 /* ---- Setting ---- */
 
-/*
- * The kernel lets everybody set it who may write to the directory, which a
- * copied mode may make the whole world.
- */
-static int check_owner(struct call *call, const char *what)
+/* root: of a generation. */
+static int check_owner_of(struct call *call, struct weight_file *root,
+			  const char *what)
 {
 	struct stat st;
-	int r = weight_file_stat(call->node->file, &st);
+	int r = weight_file_stat(root, &st);
 
 	if (r < 0 || call->caller.uid == 0 || call->caller.uid == st.st_uid)
 		return r;
 	(void)buf_printf(&call->why,
 			 "a generation is %s by its owner or by root", what);
 	return -EPERM;
+}
+
+/*
+ * The kernel lets everybody set it who may write to the directory, which a
+ * copied mode may make the whole world.
+ */
+static int check_owner(struct call *call, const char *what)
+{
+	return check_owner_of(call, call->node->file, what);
 }
 
 static int set_residency(struct call *call, const char *value)
@@ -498,6 +516,42 @@ static int set_policy(struct call *call, const char *value)
 	return r < 0 ? r :
 		       weight_group_set_policy(group, &change, expected,
 					       &call->why);
+}
+
+/* To replace a generation is to remove it. What isn't there has no owner. */
+static int check_base(struct call *call, struct weight_group *group,
+		      uint64_t generation)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *base = NULL;
+	cleanup(weight_file_unref_cleanup) struct weight_file *root = NULL;
+	char name[WEIGHT_GENERATION_LEN_MAX + 1];
+	int r;
+
+	weight_generation_print(generation, name);
+	r = weight_dir_published(weight_group_lineage(group), name, &base);
+	if (r == 0)
+		r = weight_group_root(base, &root);
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	return check_owner_of(call, root, "replaced");
+}
+
+static int set_replaces(struct call *call, const char *value)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(call->node);
+	struct attr_replaces to;
+	int r = attr_value_replaces(value, &to, &call->why);
+
+	if (r < 0) {
+		(void)buf_printf(&call->why, "; nothing is replaced");
+		return r;
+	}
+	r = check_owner(call, "made to replace another");
+	if (r == 0)
+		r = check_base(call, group, to.replacement.base);
+	return r < 0 ? r :
+		       weight_group_replace(group, &to.replacement, &call->why);
 }
 
 /* What takes the value 1 only, and begins something. */

@@ -83,6 +83,10 @@ const struct attr_name attr_names[ATTR_COUNT] = {
 	[ATTR_PROGRESS] = {
 		"progress", "what is left to do before it can be published",
 		.get = STAGED },
+	[ATTR_REPLACES] = {
+		"replaces",
+		"BASE[,mode=][,request_id=][,if=N]: what it will replace",
+		.get = STAGED, .set = STAGED, .unlisted = true },
 	[ATTR_WATERMARK] = {
 		"watermark", "the generation that replacements have come to",
 		.get = LINEAGE },
