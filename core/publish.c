@@ -480,15 +480,13 @@ static bool begin_commit(struct attempt *a)
 	return may;
 }
 
-/* Whether there is a way to where the policy wants it. */
+/* Whether there is a way to where the policy wants it: none to MIXED yet. */
 static bool may_converge(const struct weight_store *s,
 			 enum weight_residency preferred)
 {
 	if (preferred == WEIGHT_HOT)
 		return s->can_pin;
-	if (preferred == WEIGHT_COLD)
-		return !s->abilities.memory_only;
-	return true;
+	return preferred == WEIGHT_COLD && !s->abilities.memory_only;
 }
 
 /* The residency that is true, and whether it has to become another. */

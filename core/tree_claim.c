@@ -57,12 +57,10 @@ void tree_claim_apply(struct weight_store *s,
 
 int tree_claim_load(struct weight_group *g)
 {
-	struct weight_lineage_record *l;
+	struct weight_lineage_record *l = NULL;
 	int r = wms_lineage_get(g->store->records, &g->identity->lineage, &l);
 
-	if (r == -ENOENT)
-		return 0;
-	if (r < 0)
+	if (r < 0 && r != -ENOENT)
 		return r;
 	store_lock(g->store);
 	apply_locked(g, l);
@@ -78,7 +76,8 @@ struct replacing {
 	struct weight_group *group; /* the target, staged */
 	struct weight_upsert_request request;
 	char request_id[WEIGHT_COMPONENT_MAX + 1];
-	bool resumes; /* it is the claim that is going on */
+	bool claimed; /* a claim is going on, */
+	bool resumes; /* and it is this one */
 	struct buf *why;
 };
 
@@ -152,6 +151,7 @@ static int request_make(struct replacing *rp,
 	if (r < 0 && r != -ENOENT)
 		return r;
 	c = weight_lineage_live_claim(l);
+	rp->claimed = c;
 	rp->resumes = c && same_claim(c, given, rq->target.generation);
 	rq->request_id = rp->request_id;
 	rq->expected_base_metadata_generation =
@@ -275,7 +275,8 @@ int weight_group_replace(struct weight_group *group,
 	r = request_make(&rp, replacement);
 	if (r < 0)
 		return r;
-	if (rp.resumes || replacement->mode == WEIGHT_PUT_FIRST)
+	/* Another claim refuses it before anything is shut for it. */
+	if (rp.claimed || replacement->mode == WEIGHT_PUT_FIRST)
 		return begin_claim(&rp);
 	r = shut_target(&rp);
 	if (r == 0)

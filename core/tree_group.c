@@ -98,6 +98,7 @@ static int group_init(struct weight_group *g, struct weight_store *s,
 
 	g->refs = 1;
 	g->store = s;
+	g->preferred = s->config->policy.preferred;
 	g->dirfd = -1;
 	g->files_fd = -1;
 	g->error = (struct buf)BUF_INIT;
@@ -194,10 +195,18 @@ static int group_load(struct weight_store *s, const struct weight_identity *id,
 		      struct weight_group **ret)
 {
 	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
+	struct weight_policy policy;
 	int r = tree_group_new(s, id, lineage, state, &g);
 
 	if (r == 0)
 		r = tree_claim_load(g);
+	if (r == 0 && state == WEIGHT_GROUP_STAGED)
+		r = weight_group_policy(g, &policy);
+	if (r == 0 && state == WEIGHT_GROUP_STAGED) {
+		store_lock(s);
+		g->preferred = policy.preferred;
+		store_unlock(s);
+	}
 	if (r == 0)
 		*ret = take_ptr(g);
 	return r;

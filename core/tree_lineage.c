@@ -126,12 +126,15 @@ int weight_dir_claim(struct weight_dir *lineage, struct buf *ret)
 		return r;
 	if (!l->claimed)
 		return -ENODATA;
-	return buf_printf(ret, "%llu by %llu, mode=%s, phase=%s, request_id=%s",
-			  (unsigned long long)l->claim.base,
-			  (unsigned long long)l->claim.target,
-			  weight_upsert_mode_name(l->claim.mode),
-			  weight_upsert_phase_name(l->claim.phase),
-			  l->claim.request_id);
+	r = buf_printf(ret, "%llu by %llu, mode=%s, phase=%s, request_id=%s",
+		       (unsigned long long)l->claim.base,
+		       (unsigned long long)l->claim.target,
+		       weight_upsert_mode_name(l->claim.mode),
+		       weight_upsert_phase_name(l->claim.phase),
+		       l->claim.request_id);
+	if (r == 0 && l->claim.error[0])
+		r = buf_printf(ret, ", error=%s", l->claim.error);
+	return r;
 }
 
 /* ---- Names of what there is ---- */

@@ -263,7 +263,7 @@ static bool has_room(struct weight_store *s, uint64_t bytes)
 
 bool tree_pin_expect_locked(struct weight_file *f)
 {
-	if (f->pin_pending || f->store->config->policy.preferred != WEIGHT_HOT)
+	if (f->pin_pending || f->group->preferred != WEIGHT_HOT)
 		return false;
 	f->pin_pending = true;
 	return true;

@@ -107,7 +107,13 @@ static int set_staged(struct weight_group *g,
 	if (r < 0)
 		return r;
 	metrics_add(METRIC_METADATA_COMMITS, 1);
-	return wms_staged_policy(g->store->records, g->identity, &policy);
+	r = wms_staged_policy(g->store->records, g->identity, &policy);
+	if (r < 0)
+		return r;
+	store_lock(g->store);
+	g->preferred = policy.preferred;
+	store_unlock(g->store);
+	return 0;
 }
 
 /* ---- Of published ones ---- */

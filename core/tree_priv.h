@@ -316,11 +316,12 @@ struct weight_group {
 
 	/* [lock] Handles and mappings that keep the lease. */
 	unsigned holders;
-	bool lease_busy;   /* a worker is changing the record */
-	bool given_up;     /* [lock] nobody waits for the attempt any more */
-	bool removing;     /* a removal is looking around */
-	bool fenced;       /* a replacement lets nobody come in any more */
-	bool awaits_base;  /* what it replaces has to go before it is filled */
+	bool lease_busy;  /* a worker is changing the record */
+	bool given_up;    /* [lock] nobody waits for the attempt any more */
+	bool removing;    /* a removal is looking around */
+	bool fenced;      /* a replacement lets nobody come in any more */
+	bool awaits_base; /* what it replaces has to go before it is filled */
+	enum weight_residency preferred; /* of a staged one, by its policy */
 	bool unpinning;    /* opens wait until it is out of memory */
 	unsigned tending;  /* the daemon itself is at its files */
 	uint64_t lease_id; /* 0: no record */

@@ -308,6 +308,9 @@ static int operation_facts(struct upkeep *u, const struct weight_metadata *m,
 		upkeep_set_stuck(u, false, NULL);
 	if (another)
 		u->failed = UPKEEP_NOTHING;
+	/* It came with the records of another store. */
+	if (f->operates && f->target == WEIGHT_MIXED)
+		upkeep_set_stuck(u, true, "nothing moves single tensors yet");
 	return 0;
 }
 

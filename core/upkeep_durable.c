@@ -214,6 +214,8 @@ static int mark_durable(struct upkeep *u)
 	step("write-back: marked");
 	store_lock(g->store);
 	g->durable = true;
+	/* What it replaces may have waited for that. */
+	reconciler_poke_locked(g->store);
 	store_unlock(g->store);
 	metrics_add(METRIC_WRITE_BACKS, 1);
 	if (u->write_back_failed)

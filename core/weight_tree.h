@@ -232,8 +232,8 @@ int weight_dir_generations(struct weight_dir *lineage, bool staged,
 
 /*
  * How far a lineage has come, and the latest replacement in it as one line:
- * "7 by 8, mode=put_first, phase=retiring_base, request_id=...". -ENODATA
- * nothing of it was ever replaced.
+ * "7 by 8, mode=put_first, phase=retiring_base, request_id=...", with ",
+ * error=..." where it doesn't go on. -ENODATA nothing of it was ever replaced.
  */
 int weight_dir_watermark(struct weight_dir *lineage, uint64_t *ret);
 int weight_dir_claim(struct weight_dir *lineage, struct buf *ret);
