@@ -193,6 +193,7 @@ int keeper_lease_take(struct weight_group *g)
 	return r == -EINPROGRESS ? -ENOENT : r;
 }
 
+/* Ends the record, if nobody holds the group. */
 static void lease_release(struct weight_group *g)
 {
 	uint64_t id;
@@ -256,6 +257,38 @@ static void lease_renew(struct weight_group *g)
 }
 
 /* ---- Handles ---- */
+
+int keeper_hold(struct weight_group *g)
+{
+	for (;;) {
+		int r = 0;
+
+		store_lock(g->store);
+		while (g->removing || g->unpinning)
+			store_wait_locked(g->store, &g->changed, IDLE_MS);
+		if (g->state != WEIGHT_GROUP_PUBLISHED)
+			r = -ENOENT;
+		else if (g->fenced)
+			r = -EBUSY;
+		else if (!g->lease_busy && lease_is_live_locked(g))
+			keeper_hold_locked(g);
+		else
+			r = 1;
+		store_unlock(g->store);
+		if (r <= 0)
+			return r;
+		r = keeper_lease_take(g);
+		if (r < 0)
+			return r;
+	}
+}
+
+void keeper_release(struct weight_group *g)
+{
+	store_lock(g->store);
+	keeper_drop_locked(g);
+	store_unlock(g->store);
+}
 
 static int open_write(struct weight_file *f, int flags)
 {

@@ -767,6 +767,12 @@ void keeper_drop_locked(struct weight_group *g);
 int keeper_lease_take(struct weight_group *g);
 /* Ends a record that lingers, unless somebody holds the group after all. */
 void keeper_lease_give_up(struct weight_group *g);
+/*
+ * Holds a published group as an open handle does, until keeper_release(). Waits
+ * for the disk. Errors: -ENOENT it is gone, -EBUSY it is being replaced.
+ */
+int keeper_hold(struct weight_group *g);
+void keeper_release(struct weight_group *g);
 /* After a start: leases of the last daemon against what is really held. */
 void keeper_settle(struct weight_store *s);
 

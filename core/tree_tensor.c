@@ -281,40 +281,6 @@ int weight_tensors_find(const struct weight_tensors *tensors, const char *name,
 
 /* ---- Tensors as files ---- */
 
-/* Takes a hold as an open handle does; given back by keeper_drop_locked(). */
-static int hold_group(struct weight_group *g)
-{
-	for (;;) {
-		int r = 0;
-
-		store_lock(g->store);
-		while (g->removing || g->unpinning)
-			store_wait_locked(g->store, &g->changed, 1000);
-		if (g->state != WEIGHT_GROUP_PUBLISHED)
-			r = -ENOENT;
-		else if (g->fenced)
-			r = -EBUSY;
-		else if (g->lease_id && !g->lease_busy &&
-			 g->lease_expires_ms > clock_realtime_ms())
-			keeper_hold_locked(g);
-		else
-			r = 1;
-		store_unlock(g->store);
-		if (r <= 0)
-			return r;
-		r = keeper_lease_take(g);
-		if (r < 0)
-			return r;
-	}
-}
-
-static void drop_group(struct weight_group *g)
-{
-	store_lock(g->store);
-	keeper_drop_locked(g);
-	store_unlock(g->store);
-}
-
 static int open_source(struct weight_group *g, const struct weight_tensor *t,
 		       int *ret_fd)
 {
@@ -350,7 +316,7 @@ int weight_tensor_open(struct weight_group *group, size_t i,
 		return r == -ENODATA ? -ENOENT : r;
 	if (i >= t->count)
 		return -ENOENT;
-	r = hold_group(group);
+	r = keeper_hold(group);
 	if (r < 0)
 		return r;
 	(void)snprintf(key, sizeof(key), "%s/%zu", group->hex, i);
@@ -361,7 +327,7 @@ int weight_tensor_open(struct weight_group *group, size_t i,
 		r = derived_open(group->store->derived, key, fd,
 				 t->entries[i].offset, t->entries[i].len, ret);
 	if (r < 0)
-		drop_group(group);
+		keeper_release(group);
 	return r;
 }
 
@@ -377,7 +343,7 @@ void weight_tensor_close(struct weight_group *group, struct derived_file *file)
 
 	if (!h) { /* better a lease too short by a mapping than one for ever */
 		derived_release(file);
-		drop_group(group);
+		keeper_release(group);
 		return;
 	}
 	store_lock(s);
