@@ -122,6 +122,16 @@ static void deletion_run(struct work *work)
 	store_background_end(s);
 }
 
+int removal_finish(struct weight_store *s, const struct weight_identity *id)
+{
+	bool done = false;
+	int r = 0;
+
+	while (r == 0 && !done)
+		r = delete_some(s, id, &done);
+	return r;
+}
+
 int removal_start(struct weight_store *s, const struct weight_identity *id)
 {
 	struct deletion *d = calloc(1, sizeof(*d));

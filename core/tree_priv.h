@@ -823,6 +823,11 @@ int tree_group_remove(struct weight_group *g,
 /* Deletes the bytes of a DELETING revision in the background. */
 int removal_start(struct weight_store *s, const struct weight_identity *id);
 /*
+ * The same to the end, the tombstone, also while that goes on. Errors: what the
+ * disk says.
+ */
+int removal_finish(struct weight_store *s, const struct weight_identity *id);
+/*
  * Before serving: sweeps directories of groups that no record knows, drops
  * records of staged groups that have no directory, and counts revisions.
  */
