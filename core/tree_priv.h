@@ -731,6 +731,14 @@ int tree_metadata_json(const struct weight_metadata *m, struct buf *ret);
 /* -EPERM nothing of this store can ever be there, and why. */
 int tree_may_move(struct weight_store *s, enum weight_residency target,
 		  struct buf *why);
+/* As weight_group_migrate(). ret_operation_id may be NULL. */
+int tree_group_migrate(struct weight_group *g, enum weight_residency target,
+		       uint64_t expected_metadata_generation,
+		       uint64_t *ret_operation_id, struct buf *why);
+/* What a running one has done since its record was written. */
+void tree_operation_overlay(struct weight_store *s,
+			    struct weight_operation *op);
+
 /* As weight_group_wait(), of a published group. */
 int tree_wait_published(struct weight_group *g,
 			const struct weight_waiter *waiter, struct buf *why);

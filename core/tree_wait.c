@@ -198,10 +198,11 @@ int tree_may_move(struct weight_store *s, enum weight_residency target,
 	return 0;
 }
 
-int weight_group_migrate(struct weight_group *group,
-			 enum weight_residency target,
-			 uint64_t expected_metadata_generation, struct buf *why)
+int tree_group_migrate(struct weight_group *group, enum weight_residency target,
+		       uint64_t expected_metadata_generation,
+		       uint64_t *ret_operation_id, struct buf *why)
 {
+	struct weight_operation *op = NULL;
 	struct weight_operation_request request = {
 		.kind = WEIGHT_MIGRATING,
 		.target_residency = target,
@@ -225,8 +226,11 @@ int weight_group_migrate(struct weight_group *group,
 	store_unlock(s);
 	metrics_add(METRIC_METADATA_COMMITS, 1);
 	r = wms_operation_start(s->records, group->identity, &request,
-				clock_realtime_ms(), NULL, why);
+				clock_realtime_ms(), &op, why);
 	step("operation: started");
+	if (r == 0 && ret_operation_id)
+		*ret_operation_id = op->operation_id;
+	weight_operation_free(op);
 	if (r == -ECANCELED && why->len == 0)
 		(void)buf_printf(why, "its metadata_generation is another one "
 				      "than was asked for");
@@ -234,6 +238,14 @@ int weight_group_migrate(struct weight_group *group,
 	if (r == 0)
 		(void)upkeep_want(group);
 	return r;
+}
+
+int weight_group_migrate(struct weight_group *group,
+			 enum weight_residency target,
+			 uint64_t expected_metadata_generation, struct buf *why)
+{
+	return tree_group_migrate(group, target, expected_metadata_generation,
+				  NULL, why);
 }
 
 int weight_tree_operation_next(struct weight_store *store, uint64_t after,
@@ -267,8 +279,7 @@ static int operation_get(struct weight_store *s, uint64_t id,
 	return 0;
 }
 
-/* What a running one has done since its record was written. */
-static void overlay(struct weight_store *s, struct weight_operation *op)
+void tree_operation_overlay(struct weight_store *s, struct weight_operation *op)
 {
 	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
 	uint64_t bytes, units;
@@ -317,7 +328,7 @@ int weight_tree_operation_json(struct weight_store *store, uint64_t id,
 
 	if (r < 0)
 		return r;
-	overlay(store, op);
+	tree_operation_overlay(store, op);
 	put_operation(&o, op);
 	return json_object_end(&o, ret);
 }
