@@ -436,6 +436,23 @@ int weight_dir_symlink(struct weight_dir *dir, const char *name,
 	return r;
 }
 
+/* What a writer of the first door imports is in no list of the mount's. */
+static int no_import(struct weight_dir *dir, struct buf *why)
+{
+	cleanup(weight_identity_free_cleanup) struct weight_identity *id = NULL;
+	bool used = false;
+	int r = tree_lineage_of(dir, 1, &id);
+
+	if (r == 0)
+		r = wms_lineage_in_use(dir->store->records, &id->lineage,
+				       &used);
+	if (r == 0 && used) {
+		(void)buf_printf(why, "an import into it is going on");
+		r = -ENOTEMPTY;
+	}
+	return r;
+}
+
 /* Generations keep a lineage from going; tombstones don't. */
 static int lineage_is_free(struct weight_dir *dir, struct buf *why)
 {
@@ -453,7 +470,7 @@ static int lineage_is_free(struct weight_dir *dir, struct buf *why)
 		if (r != -ENOENT)
 			return r;
 	}
-	return 0;
+	return no_import(dir, why);
 }
 
 int weight_dir_rmdir(struct weight_dir *dir, const char *name, struct buf *why)

@@ -109,7 +109,7 @@ static int group_init(struct weight_group *g, struct weight_store *s,
 	if ((r = clock_cond_init(&g->changed)) < 0 ||
 	    (r = clock_cond_init(&g->wait_over)) < 0)
 		return r;
-	g->lineage = weight_dir_ref(lineage);
+	g->lineage = lineage ? weight_dir_ref(lineage) : NULL;
 	if ((r = weight_identity_copy(id, &g->identity)) < 0 ||
 	    (r = weight_group_hex(id, g->hex)) < 0)
 		return r;
@@ -118,7 +118,7 @@ static int group_init(struct weight_group *g, struct weight_store *s,
 
 int tree_group_new(struct weight_store *s, const struct weight_identity *id,
 		   struct weight_dir *lineage, enum weight_group_state state,
-		   struct weight_group **ret)
+		   bool hidden, struct weight_group **ret)
 {
 	struct weight_group *g = calloc(1, sizeof(*g));
 	struct weight_group *other;
@@ -132,6 +132,7 @@ int tree_group_new(struct weight_store *s, const struct weight_identity *id,
 		return r;
 	}
 	g->state = state;
+	g->hidden = hidden;
 	store_lock(s);
 	other = map_find(s->groups, g->hex, DIGEST_HEX_LEN);
 	if (other)
@@ -196,7 +197,7 @@ static int group_load(struct weight_store *s, const struct weight_identity *id,
 {
 	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
 	struct weight_policy policy;
-	int r = tree_group_new(s, id, lineage, state, &g);
+	int r = tree_group_new(s, id, lineage, state, false, &g);
 
 	if (r == 0)
 		r = tree_claim_load(g);
@@ -242,7 +243,10 @@ int tree_group_of(struct weight_store *s, const struct weight_identity *id,
 	cleanup(weight_dir_unref_cleanup) struct weight_dir *lineage = NULL;
 	int r = tree_lineage_find(s, &id->lineage, false, &lineage);
 
-	return r < 0 ? r : tree_group_find(s, id, lineage, ret);
+	/* What is too long for a path has no directory. */
+	if (r < 0 && r != -ENAMETOOLONG)
+		return r;
+	return tree_group_find(s, id, lineage, ret);
 }
 
 /* Parses a generation's name; what is none can't be there. */
@@ -257,22 +261,31 @@ static int identity_of_name(struct weight_dir *lineage, const char *name,
 	return tree_lineage_of(lineage, generation, ret);
 }
 
+/* Whether the mount shows it, there or below .staging. */
+static bool is_shown(struct weight_group *g, bool published)
+{
+	bool shown;
+
+	store_lock(g->store);
+	shown = published ? g->state == WEIGHT_GROUP_PUBLISHED :
+			    !g->hidden && (g->state == WEIGHT_GROUP_STAGED ||
+					   g->state == WEIGHT_GROUP_PUBLISHING);
+	store_unlock(g->store);
+	return shown;
+}
+
 static int find_by_name(struct weight_dir *lineage, const char *name,
 			bool published, struct weight_group **ret)
 {
 	cleanup(weight_identity_free_cleanup) struct weight_identity *id = NULL;
 	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
-	enum weight_group_state state;
 	int r = identity_of_name(lineage, name, &id);
 
 	if (r == 0)
 		r = tree_group_find(lineage->store, id, lineage, &g);
 	if (r < 0)
 		return r;
-	state = weight_group_state(g);
-	if (published ? state != WEIGHT_GROUP_PUBLISHED :
-			state != WEIGHT_GROUP_STAGED &&
-				state != WEIGHT_GROUP_PUBLISHING)
+	if (!is_shown(g, published))
 		return -ENOENT;
 	*ret = take_ptr(g);
 	return 0;
@@ -325,7 +338,7 @@ int tree_group_path(struct weight_group *g, struct buf *ret)
 	enum weight_group_state state = weight_group_state(g);
 	bool staged = state != WEIGHT_GROUP_PUBLISHED &&
 		      state != WEIGHT_GROUP_REMOVED;
-	int r = tree_dir_path(g->lineage, ret);
+	int r = g->lineage ? tree_dir_path(g->lineage, ret) : -ENAMETOOLONG;
 
 	if (r < 0)
 		return r;
@@ -516,8 +529,7 @@ static int identity_text(const struct weight_identity *id, struct buf *out)
 	return json_object_end(&o, out);
 }
 
-/* The directory of a group, with files/ as its owner asked for it. */
-static int make_dirs(struct weight_store *s, const char *hex,
+int tree_group_mkdir(struct weight_store *s, const char *hex,
 		     const struct weight_identity *id, mode_t mode,
 		     const struct weight_caller *caller)
 {
@@ -570,6 +582,7 @@ int tree_group_rmdir(struct weight_store *s, const char *hex)
 	(void)unlinkat(dirfd, TREE_STAMPS_NAME, 0);
 	(void)unlinkat(dirfd, TREE_MANIFEST_NAME ".tmp", 0);
 	(void)unlinkat(dirfd, TREE_MANIFEST_NAME, 0);
+	(void)unlinkat(dirfd, TREE_IMPORT_NAME, 0);
 	(void)unlinkat(dirfd, TREE_IDENTITY_NAME, 0);
 	if (unlinkat(s->groups_fd, path, AT_REMOVEDIR) < 0 && errno != ENOENT)
 		return -errno;
@@ -593,7 +606,7 @@ int tree_group_sync_places(struct weight_group *g)
 	if (fd < 0 || fsync(fd) < 0 || fsync(g->store->groups_fd) < 0)
 		return -errno;
 	metrics_add(METRIC_FSYNCS, 2 + WEIGHT_TREE_LINEAGE_DEPTH + 1);
-	r = tree_dir_sync(g->lineage);
+	r = g->lineage ? tree_dir_sync(g->lineage) : 0;
 	store_lock(g->store);
 	g->places_synced = r == 0;
 	store_unlock(g->store);
@@ -623,7 +636,7 @@ static int stage_locked(struct weight_dir *lineage,
 	    (r = lineage_check(lineage)) < 0 ||
 	    (r = wms_stage(s->records, id, clock_realtime_ms(), why)) < 0)
 		return r;
-	r = make_dirs(s, hex, id, mode, caller);
+	r = tree_group_mkdir(s, hex, id, mode, caller);
 	if (r == 0)
 		r = group_load(s, id, lineage, WEIGHT_GROUP_STAGED, ret);
 	if (r < 0) {

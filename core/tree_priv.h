@@ -7,6 +7,7 @@
  *	tree_lineage.c	what the records say of a lineage
  *	tree_group.c	groups: finding, staging, aborting, the mutation gate
  *	tree_file.c	files below a group, and what is known of them
+ *	tree_import.c	groups that a writer of the first door fills
  *	tree_name.c	what staging may do to their names
  *	tree_content.c	and to their attributes and contents
  *	tree_tensor.c	tensors as files, digests on demand
@@ -69,6 +70,8 @@
 #define TREE_IDENTITY_NAME "identity.json"
 #define TREE_FILES_NAME "files"
 #define TREE_STAMPS_NAME "stamps"
+/* While a replacement is imported: the digest of what it is described as. */
+#define TREE_IMPORT_NAME "import.sha256"
 /* Of the backing file: when it was staged, and what it held when synced. */
 #define TREE_SEAL_XATTR "user.weights.seal"
 #define TREE_HOLDER_PREFIX "mount:"
@@ -292,9 +295,10 @@ struct weight_group {
 	enum weight_group_state state; /* [lock] */
 	struct weight_store *store;
 	struct weight_identity *identity;
-	struct weight_dir *lineage;
-	int dirfd;         /* of the group's directory, O_PATH */
-	int files_fd;      /* of files/ in it, O_PATH */
+	struct weight_dir *lineage; /* NULL: too long for a path */
+	bool hidden;  /* [lock] from the mount: a writer's, not published yet */
+	int dirfd;    /* of the group's directory, O_PATH */
+	int files_fd; /* of files/ in it, O_PATH */
 	struct list files; /* [lock] all weight_files of this group */
 
 	pthread_cond_t changed; /* of anything below, broadcast */
@@ -463,9 +467,14 @@ int tree_group_find(struct weight_store *s, const struct weight_identity *id,
 /* The same, of which no directory is known. Never makes one. */
 int tree_group_of(struct weight_store *s, const struct weight_identity *id,
 		  struct weight_group **ret);
+/* lineage may be NULL. */
 int tree_group_new(struct weight_store *s, const struct weight_identity *id,
 		   struct weight_dir *lineage, enum weight_group_state state,
-		   struct weight_group **ret);
+		   bool hidden, struct weight_group **ret);
+/* The directory of a group, with files/ as its owner asked for it. */
+int tree_group_mkdir(struct weight_store *s, const char *hex,
+		     const struct weight_identity *id, mode_t mode,
+		     const struct weight_caller *caller);
 /* The group's directory is named in two more: makes those names durable. */
 int tree_group_sync_places(struct weight_group *g);
 /* "<lineage path>/.staging/7", or without ".staging" once published. */
@@ -480,6 +489,30 @@ void tree_unpark_locked(struct weight_group *g);
  * tree, so it waits for the disk.
  */
 void tree_group_who(struct weight_group *g, bool writers_only, struct buf *why);
+
+/* ---- tree_import.c ---- */
+
+/*
+ * Begins an import, or goes on with it, and makes its group, which is staged
+ * and hidden, with a directory that may hold what its last writer left. Where
+ * the revision is READY by this very request, *ret_group is NULL. *ret is the
+ * record. Errors: as wms_import_begin(), -EBUSY it has a writer.
+ */
+int tree_import_begin(struct weight_store *s,
+		      const struct weight_import_request *request,
+		      struct weight_metadata **ret,
+		      struct weight_group **ret_group, struct buf *why);
+/*
+ * Whether the import is the one that source describes; notes it if nothing was
+ * noted yet. Errors: -EEXIST it is another one.
+ */
+int tree_import_claim(struct weight_group *g, const struct digest *source);
+/* The note is of no use once it is published. */
+void tree_import_settle(struct weight_group *g);
+/* Removes what the last writer left. */
+int tree_import_clear(struct weight_group *g);
+/* Its writer is gone: nothing in memory knows the group any more. */
+void tree_import_forget(struct weight_group *g);
 
 /* ---- tree_file.c ---- */
 

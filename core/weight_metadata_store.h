@@ -379,7 +379,7 @@ int wms_deleting_each(struct weight_metadata_store *store,
 		      struct wms_position *position,
 		      struct weight_metadata **ret);
 
-/* Whether a generation of the lineage is staged, READY or DEGRADED. */
+/* Whether a generation of the lineage is staged, IMPORTING, READY or DEGRADED. */
 int wms_lineage_in_use(struct weight_metadata_store *store,
 		       const struct weight_lineage *lineage, bool *ret);
 
