@@ -19,6 +19,8 @@
 #include "core/holders.h"
 #include "core/log.h"
 #include "core/metrics.h"
+#include "core/publish_import.h"
+#include "core/step.h"
 #include "core/tree_priv.h"
 
 #define POLL_MS 20
@@ -35,7 +37,8 @@
 struct attempt {
 	unsigned refs;          /* [lock] its thread, and the one who waits */
 	struct weight_group *g; /* a reference */
-	uint64_t drained_ms;    /* writers have to be gone by then */
+	const struct import_plan *plan; /* NULL: it was staged on the mount */
+	uint64_t drained_ms;            /* writers have to be gone by then */
 	uint64_t deadline_ms;
 	struct staging_look look;
 	mode_t root_mode; /* as it was staged */
@@ -140,6 +143,8 @@ static void end(struct weight_group *g, bool published)
 	store_lock(g->store);
 	assert(g->state == WEIGHT_GROUP_PUBLISHING);
 	g->state = published ? WEIGHT_GROUP_PUBLISHED : WEIGHT_GROUP_STAGED;
+	if (published)
+		g->hidden = false;
 	g->given_up = false;
 	tree_unpark_locked(g);
 	(void)pthread_cond_broadcast(&g->changed);
@@ -242,10 +247,13 @@ static int probe_all(struct attempt *a)
 
 /* ---- Everything is known and on the disk ---- */
 
-/* What is on its way into memory may arrive, but nobody waits long for it. */
+/*
+ * What is on its way into memory may arrive, but no rename waits long for it.
+ * It always ends.
+ */
 static bool is_late(const struct attempt *a)
 {
-	return clock_monotonic_ms() >= a->drained_ms;
+	return !a->plan && clock_monotonic_ms() >= a->drained_ms;
 }
 
 static int prepare(struct attempt *a)
@@ -359,12 +367,18 @@ static int choose_policy(struct attempt *a)
 	return 0;
 }
 
-/* Of a tree that was staged on the mount: its files say it. */
+/* The files say it, or who wrote them. */
 static int describe(struct attempt *a, struct publish_result *ret)
 {
 	cleanup(checkpoint_free_cleanup) struct checkpoint *ckpt = NULL;
-	int r = check_boot(a);
+	int r;
 
+	if (a->plan) {
+		a->policy = a->plan->policy;
+		return import_plan_manifest(a->plan, a->g, &a->look, ret,
+					    a->why);
+	}
+	r = check_boot(a);
 	if (r == 0)
 		r = choose_policy(a);
 	if (r == 0)
@@ -413,6 +427,7 @@ static int write_manifest(struct weight_group *g, const struct buf *text)
 		r = -errno;
 	if (durable)
 		metrics_add(METRIC_FSYNCS, 2);
+	step("publish: manifest");
 	return r;
 }
 
@@ -514,6 +529,21 @@ static void settle_pins(struct attempt *a, struct weight_publication *p)
 		     s->config->durability == CONFIG_DURABILITY_WRITETHROUGH;
 }
 
+static int decide_import(struct attempt *a, const struct weight_publication *p)
+{
+	const struct weight_commit_request request = {
+		.identity = p->identity,
+		.expected_metadata_generation = a->plan->metadata_generation,
+		.manifest = p->manifest,
+		.residency = p->residency,
+		.observed_hot_ratio = p->observed_hot_ratio,
+		.durable = p->durable,
+	};
+
+	return wms_import_commit(a->g->store->records, &request,
+				 clock_realtime_ms(), NULL, a->why);
+}
+
 /* The step that counts. */
 static int decide(struct attempt *a, const struct weight_publication *p)
 {
@@ -523,8 +553,11 @@ static int decide(struct attempt *a, const struct weight_publication *p)
 	a->decided = true;
 	(void)pthread_mutex_lock(&s->namespace_lock);
 	metrics_add(METRIC_METADATA_COMMITS, 1);
-	r = wms_publish(s->records, p, clock_realtime_ms(), NULL, a->why);
+	r = a->plan ? decide_import(a, p) :
+		      wms_publish(s->records, p, clock_realtime_ms(), NULL,
+				  a->why);
 	(void)pthread_mutex_unlock(&s->namespace_lock);
+	step("publish: decided");
 	return r;
 }
 
@@ -811,4 +844,27 @@ int weight_group_publish(struct weight_group *group, struct weight_dir *new_dir,
 	r = attempt_wait(a, waiter, why);
 	attempt_unref(a);
 	return rename_errno(r);
+}
+
+/* ---- Without a mount ---- */
+
+int publish_import(struct weight_group *g, const struct import_plan *plan,
+		   bool *ret_decided, struct buf *why)
+{
+	struct attempt a = {
+		.refs = 1,
+		.g = g,
+		.plan = plan,
+		.drained_ms = clock_monotonic_ms() + TREE_DRAIN_MS,
+		.deadline_ms = UINT64_MAX, /* nobody keeps locks meanwhile */
+		.why = why,
+	};
+	int r = begin(g, why);
+
+	if (r < 0)
+		return r;
+	r = attempt_run(&a);
+	*ret_decided = a.decided;
+	staging_look_release(&a.look);
+	return r;
 }

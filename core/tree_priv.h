@@ -2,7 +2,8 @@
 /*
  * The inside of a running store: what the files of the two doors share.
  *
- *	weight_store.c	opening, settling what was left, closing
+ *	weight_store.c	opening, settling what was left, closing; the
+ *			operations of the first door are in weight_store_*.c
  *	tree_dir.c	directories above a revision
  *	tree_lineage.c	what the records say of a lineage
  *	tree_group.c	groups: finding, staging, aborting, the mutation gate

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening a store, settling what its last owner left, and closing it; and the
- * operations of the door that need no more than the records.
+ * Opening a store, settling what its last owner left, and closing it.
  */
 #include <assert.h>
 #include <errno.h>
@@ -692,54 +691,4 @@ int weight_group_leases(struct weight_group *group, uint64_t *ret)
 		summary.active--;
 	*ret = summary.active + held;
 	return 0;
-}
-
-/* ---- The door ---- */
-
-int weight_is_exist(struct weight_store *store,
-		    const struct weight_identity *identity, bool *ret)
-{
-	struct weight_metadata *m = NULL;
-	int r = wms_get(store->records, identity, &m);
-
-	if (r < 0 && r != -ENOENT)
-		return r;
-	*ret = r == 0 && m->availability == WEIGHT_READY;
-	weight_metadata_free(m);
-	return 0;
-}
-
-int weight_get_metadata(struct weight_store *store,
-			const struct weight_identity *identity,
-			struct weight_metadata **ret)
-{
-	return wms_get(store->records, identity, ret);
-}
-
-int weight_get_size(struct weight_store *store,
-		    const struct weight_identity *identity, uint64_t *ret)
-{
-	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
-	int r = wms_get(store->records, identity, &m);
-
-	if (r < 0)
-		return r;
-	if (m->availability != WEIGHT_READY)
-		return -EINPROGRESS;
-	*ret = m->manifest.logical_bytes;
-	return 0;
-}
-
-int weight_remove(struct weight_store *store,
-		  const struct weight_identity *identity,
-		  uint64_t expected_metadata_generation, struct buf *why)
-{
-	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
-	int r = tree_group_of(store, identity, &g);
-
-	if (r < 0)
-		return r;
-	if (weight_group_state(g) != WEIGHT_GROUP_PUBLISHED)
-		return -EINPROGRESS;
-	return weight_group_remove(g, expected_metadata_generation, why);
 }

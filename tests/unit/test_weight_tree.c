@@ -223,7 +223,7 @@ START_TEST(the_other_door_tells_and_removes_the_same)
 	ck_assert_int_eq(weight_is_exist(store, id, &exists), 0);
 	ck_assert(!exists);
 	ck_assert_int_eq(weight_get_size(store, id, &size), -EINPROGRESS);
-	ck_assert_int_eq(weight_get_metadata(store, id, &m), 0);
+	ck_assert_int_eq(weight_get_metadata(store, id, &m, NULL), 0);
 	ck_assert_int_ne(m->availability, WEIGHT_READY);
 	weight_metadata_free(m);
 	weight_group_unref(g);
