@@ -25,7 +25,7 @@ LISTED = {
     "leases": r"\d+", "durable": "yes|no", "scrub": "never",
     "created": r"\d.*",
     "updated": r"\d.*", "last_accessed": r"\d.*"}
-HIDDEN = {"operation", "policy", "remove", "repair", "sha256"}
+HIDDEN = {"operation", "policy", "remove", "repair", "replaces", "sha256"}
 
 
 def is_whole(path, want=None):
