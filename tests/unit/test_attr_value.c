@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/cleanup.h"
 #include "core/util.h"
+#include "fault.h"
 #include "fs/attr_value.h"
 #include "suite.h"
 
@@ -284,6 +286,21 @@ START_TEST(a_request_id_has_a_limit)
 }
 END_TEST
 
+static int print_and_drop(void)
+{
+	const struct weight_policy p = WEIGHT_POLICY_DEFAULT;
+	cleanup(buf_release) struct buf text = BUF_INIT;
+	int r = attr_value_policy_print(&p, &text);
+
+	return r < 0 && text.len > 0 ? -EIO : r;
+}
+
+START_TEST(every_allocation_may_fail)
+{
+	fault_sweep(print_and_drop);
+}
+END_TEST
+
 Suite *suite(void)
 {
 	Suite *s = suite_create("attr_value");
@@ -304,5 +321,6 @@ Suite *suite(void)
 	tcase_add_loop_test(t, a_bad_replacement_is_told_what_is_wrong, 0,
 			    ARRAY_LEN(bad_replacements));
 	tcase_add_test(t, a_request_id_has_a_limit);
+	tcase_add_test(t, every_allocation_may_fail);
 	return s;
 }

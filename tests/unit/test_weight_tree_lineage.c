@@ -8,6 +8,7 @@
 
 #include "core/tree_priv.h"
 #include "core/weight_key.h"
+#include "fault.h"
 #include "weight_tree_fixture.h"
 
 #define MANY 20000
@@ -400,6 +401,58 @@ START_TEST(claims_are_found_level_by_level_and_told_of)
 }
 END_TEST
 
+/* ---- Without memory ---- */
+
+static const char *const home_names[] = { "t", "n", "r", "main" };
+
+static int next_and_drop(void)
+{
+	cleanup(buf_release) struct buf name = BUF_INIT;
+	int r = weight_tree_names_next(store, WEIGHT_TREE_TOMBSTONES,
+				       home_names, 3, "l", &name);
+
+	return r < 0 && name.len > 0 ? -EIO : r;
+}
+
+static int find_and_drop(void)
+{
+	return weight_tree_names_find(store, WEIGHT_TREE_CLAIMS, home_names, 4);
+}
+
+static int tell_and_drop(void)
+{
+	cleanup(buf_release) struct buf text = BUF_INIT;
+	int r = weight_tree_tombstone_json(store, home_names, 5, &text);
+
+	if (r < 0 && text.len > 0)
+		return -EIO;
+	return r == 0 ? weight_tree_claim_json(store, home_names, &text) : r;
+}
+
+static int show_and_drop(void)
+{
+	cleanup(buf_release) struct buf text = BUF_INIT;
+	uint64_t found[PIECE];
+	size_t count;
+	int r = weight_dir_generations(lineage, false, 0, PIECE, found, &count);
+
+	if (r == 0)
+		r = weight_dir_generations(lineage, true, 0, PIECE, found,
+					   &count);
+	return r == 0 ? weight_dir_claim(lineage, &text) : r;
+}
+
+START_TEST(every_allocation_may_fail)
+{
+	bury(&home, 5);
+	claim(&home, 7, 8);
+	fault_sweep(next_and_drop);
+	fault_sweep(find_and_drop);
+	fault_sweep(tell_and_drop);
+	fault_sweep(show_and_drop);
+}
+END_TEST
+
 /* ---- The suite ---- */
 
 /* Thousands of commits are too many for a disk. */
@@ -434,6 +487,7 @@ Suite *suite(void)
 	tcase_add_test(t, a_tombstone_is_told_of_as_the_revision_was);
 	tcase_add_test(t, a_lineage_tells_of_its_replacement);
 	tcase_add_test(t, claims_are_found_level_by_level_and_told_of);
+	tcase_add_test(t, every_allocation_may_fail);
 	suite_add_tcase(s, t);
 
 	tcase_add_checked_fixture(many, setup_in_memory, teardown);
