@@ -110,6 +110,7 @@ static void deletion_run(struct work *work)
 		(void)log_debug(r, "deleting generation %llu",
 				(unsigned long long)d->identity->generation);
 		metrics_add(METRIC_RECONCILIATION_FAILURES, 1);
+		tree_claim_stalled(s, d->identity, r);
 		store_pause(s, RETRY_MS);
 	}
 	if ((r < 0 || !done) && !is_stopping(s)) {

@@ -32,6 +32,8 @@ static void apply_locked(struct weight_group *g,
 	if (g->awaits_base && !waits && g->state == WEIGHT_GROUP_STAGED)
 		tree_unpark_locked(g);
 	g->awaits_base = waits;
+	if (!waits)
+		g->base_error = 0;
 	(void)pthread_cond_broadcast(&g->changed);
 }
 
@@ -67,6 +69,41 @@ int tree_claim_load(struct weight_group *g)
 	store_unlock(g->store);
 	weight_lineage_record_free(l);
 	return 0;
+}
+
+void tree_claim_stalled(struct weight_store *s,
+			const struct weight_identity *base, int error)
+{
+	cleanup(weight_lineage_record_free_cleanup) struct weight_lineage_record
+		*l = NULL;
+	struct weight_identity target = *base;
+	char hex[DIGEST_HEX_LEN + 1];
+	const struct weight_claim *c;
+	struct weight_group *g;
+
+	if (wms_lineage_get(s->records, &base->lineage, &l) < 0)
+		return;
+	c = weight_lineage_live_claim(l);
+	if (!c || c->base != base->generation)
+		return;
+	target.generation = c->target;
+	if (weight_group_hex(&target, hex) < 0)
+		return;
+	store_lock(s);
+	g = map_find(s->groups, hex, DIGEST_HEX_LEN);
+	if (g && g->awaits_base) {
+		g->base_error = error;
+		g->refs++;
+		if (g->state == WEIGHT_GROUP_STAGED)
+			tree_unpark_locked(g);
+	} else {
+		g = NULL;
+	}
+	store_unlock(s);
+	if (g)
+		weight_group_set_error(g, "the generation that it replaces "
+					  "can't be removed; trying again");
+	weight_group_unref(g);
 }
 
 /* ---- The announcement ---- */

@@ -461,6 +461,10 @@ int weight_group_enter(struct weight_group *group, struct work *parked)
 			group->tree_version++;
 			break;
 		}
+		if (group->base_error < 0) {
+			r = group->base_error;
+			break;
+		}
 		/* fall through */
 	case WEIGHT_GROUP_PUBLISHING:
 		parked->next = group->parked;

@@ -326,6 +326,7 @@ struct weight_group {
 	bool removing;    /* a removal is looking around */
 	bool fenced;      /* a replacement lets nobody come in any more */
 	bool awaits_base; /* what it replaces has to go before it is filled */
+	int base_error;   /* removing that failed last time, negative, or 0 */
 	enum weight_residency preferred; /* of a staged one, by its policy */
 	bool unpinning;    /* opens wait until it is out of memory */
 	unsigned tending;  /* the daemon itself is at its files */
@@ -825,6 +826,12 @@ void tree_claim_apply(struct weight_store *s,
 		      const struct weight_lineage_record *l);
 /* What the claim of its lineage means for a group that has just come there. */
 int tree_claim_load(struct weight_group *g);
+/*
+ * Removing the base of a claim failed: who would fill the target is told
+ * instead of waiting for longer.
+ */
+void tree_claim_stalled(struct weight_store *s,
+			const struct weight_identity *base, int error);
 /* A staged group is gone: its replacement is given up. */
 void tree_claim_unstaged(struct weight_group *g);
 

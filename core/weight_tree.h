@@ -289,7 +289,8 @@ int weight_group_root(struct weight_group *group, struct weight_file **ret);
  * weight_group_enter() returns 0 when the caller may go on; 1 when an attempt
  * is running: then parked will be submitted to weight_tree_workers() when the
  * attempt is over, and the caller starts again from there; -EROFS when the
- * group is published; -ENOENT when it is gone. Fast.
+ * group is published; -ENOENT when it is gone. What waits for the base of a
+ * replacement to go waits likewise, or gets the error when that fails. Fast.
  */
 int weight_group_enter(struct weight_group *group, struct work *parked);
 void weight_group_leave(struct weight_group *group);
