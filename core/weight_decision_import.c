@@ -177,6 +177,14 @@ static int commit_check(const struct weight_commit_request *rq, struct buf *why)
 		EXPLAIN(why, "the manifest reference is not complete");
 		return log_debug(-EINVAL, "manifest reference");
 	}
+	if ((rq->residency != WEIGHT_HOT && rq->residency != WEIGHT_COLD &&
+	     rq->residency != WEIGHT_MIXED) ||
+	    !ratio_fits(rq->residency, rq->observed_hot_ratio)) {
+		EXPLAIN(why, "a revision that is ready is hot, cold or mixed, "
+			     "and has the hot ratio of that");
+		return log_debug(-EINVAL, "residency %d, ratio %g",
+				 (int)rq->residency, rq->observed_hot_ratio);
+	}
 	return 0;
 }
 
@@ -256,9 +264,7 @@ int weight_decide_import_commit(const struct weight_commit_state *state,
 	r = commit_refusal(m, request, why);
 	if (r < 0)
 		return r;
-	r = advance(m, now_ms, &out.metadata);
-	if (r < 0)
-		return r;
+	out.metadata = *m;
 	out.metadata.availability = WEIGHT_READY;
 	out.metadata.manifest = request->manifest;
 	out.metadata.residency = request->residency;
@@ -268,6 +274,8 @@ int weight_decide_import_commit(const struct weight_commit_state *state,
 	/* Of the reference only the key can be wrong by now. */
 	if (r == -EINVAL)
 		return log_debug(-EEXIST, "manifest key");
+	if (r == 0)
+		r = advance(&out.metadata, now_ms, &out.metadata);
 	if (r == 0)
 		r = converge(&out.metadata, state->next_operation_id, &out);
 	if (r == 0)
@@ -344,20 +352,23 @@ static int policy_apply(const struct weight_policy_state *state,
 			struct weight_operation_outcome *out, struct buf *why)
 {
 	const struct weight_metadata *m = state->metadata;
-	int r = advance(m, now_ms, &out->metadata);
+	bool moves = m->availability == WEIGHT_READY &&
+		     policy->mode == WEIGHT_AUTO &&
+		     m->residency != policy->preferred;
+	int r;
 
-	if (r < 0)
-		return r;
-	out->metadata.policy = *policy;
-	if (m->availability != WEIGHT_READY || policy->mode != WEIGHT_AUTO ||
-	    m->residency == policy->preferred)
-		return 0;
-	if (policy->preferred == WEIGHT_MIXED && m->affinity_count < 2) {
+	if (moves && policy->preferred == WEIGHT_MIXED &&
+	    m->affinity_count < 2) {
 		EXPLAIN(why, "mixed residency needs at least two tensors to "
 			     "tell apart");
 		return log_debug(-EPERM, "mixed without units");
 	}
-	return converge(&out->metadata, state->next_operation_id, out);
+	r = advance(m, now_ms, &out->metadata);
+	if (r < 0)
+		return r;
+	out->metadata.policy = *policy;
+	return moves ? converge(&out->metadata, state->next_operation_id, out) :
+		       0;
 }
 
 int weight_decide_policy(const struct weight_policy_state *state,

@@ -69,7 +69,8 @@ struct weight_commit_request {
  * revision that is READY with this manifest is a repeat.
  *
  * Errors:
- *  -EINVAL	a bad identity or an incomplete manifest reference
+ *  -EINVAL	a bad identity, an incomplete manifest reference, a residency or
+ *		ratio that READY can't have
  *  -ENOENT
  *  -EEXIST	READY with another manifest
  *  -ECANCELED	another metadata generation

@@ -179,14 +179,6 @@ int weight_decide_operation_start(const struct weight_operation_state *state,
 
 /* ---- The rest of its life ---- */
 
-/* False for NaN. */
-static bool ratio_fits(enum weight_residency residency, double ratio)
-{
-	if (residency == WEIGHT_MIXED)
-		return ratio > 0.0 && ratio < 1.0;
-	return ratio == (residency == WEIGHT_HOT ? 1.0 : 0.0);
-}
-
 static int find_refusal(const struct weight_operation_state *state)
 {
 	if (!state->metadata || !state->operation)

@@ -50,6 +50,14 @@ static inline int stale(const struct weight_metadata *m, uint64_t expected)
 			 (unsigned long long)expected);
 }
 
+/* Whether a residency can have the hot ratio. False for NaN. */
+static inline bool ratio_fits(enum weight_residency residency, double ratio)
+{
+	if (residency == WEIGHT_MIXED)
+		return ratio > 0.0 && ratio < 1.0;
+	return ratio == (residency == WEIGHT_HOT ? 1.0 : 0.0);
+}
+
 /* The record after a change of state. Errors: -EOVERFLOW. */
 static inline int advance(const struct weight_metadata *m, uint64_t now_ms,
 			  struct weight_metadata *ret)
