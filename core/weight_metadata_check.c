@@ -229,19 +229,32 @@ static int check_lease_index(struct wms_checking *c,
 			     const struct meta_bytes *key,
 			     const struct meta_bytes *value)
 {
-	struct meta_bytes found;
-	const unsigned char *id;
+	cleanup(weight_lease_free_cleanup) struct weight_lease *l = NULL;
+	struct wms_key revision, own;
+	uint64_t be;
 	int r;
 
 	(void)value;
 	if (key->len <= WMS_U64_LEN)
 		return wms_check_note(
 			c, "an index entry of a lease of %zu bytes", key->len);
-	id = (const unsigned char *)key->data + key->len - WMS_U64_LEN;
-	r = meta_get(c->txn, META_DB_LEASE, id, WMS_U64_LEN, &found);
+	memcpy(&be, (const char *)key->data + key->len - WMS_U64_LEN,
+	       sizeof(be));
+	r = wms_lease_read(c->txn, be64toh(be), &l);
 	if (r == -ENOENT)
 		return wms_check_note(
 			c, "an index entry of a lease that is not there");
+	/* What is damaged has a line already. */
+	if (is_damage(r))
+		return 0;
+	if (r < 0 || (r = wms_key_of(&l->identity, &revision)) < 0)
+		return r;
+	own = wms_lease_index_key(&revision, l->lease_id);
+	if (!same_bytes(key, own.bytes, own.len))
+		r = wms_check_note(c,
+				   "lease %llu: among those of another "
+				   "revision",
+				   (unsigned long long)l->lease_id);
 	return r;
 }
 
@@ -331,7 +344,9 @@ static int check_lineage(struct wms_checking *c, const struct meta_bytes *key,
 		r = note_lineage(c, &l->lineage,
 				 "its watermark is below the base of its "
 				 "claim");
-	if (r == 0 && l->claim.phase == WEIGHT_COMPLETED &&
+	if (r == 0 &&
+	    (l->claim.phase == WEIGHT_RETIRING_BASE ||
+	     l->claim.phase == WEIGHT_COMPLETED) &&
 	    l->watermark < l->claim.target)
 		r = note_lineage(c, &l->lineage,
 				 "its watermark is below the target that was "

@@ -3,8 +3,10 @@
  * Whether the operation log of a store is whole, and says the same as its
  * records: the newest entry about each of them is what is there.
  */
+#include <endian.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/log.h"
@@ -216,9 +218,6 @@ static int check_at(struct looking *l, uint64_t sequence)
 	struct meta_bytes bytes;
 	int r = wms_oplog_read(l->c->txn, sequence, &bytes);
 
-	if (r == -ENOENT)
-		return wms_check_note(l->c, "entry %llu of the log is missing",
-				      (unsigned long long)sequence);
 	if (r < 0)
 		return r;
 	r = oplog_decode(bytes.data, bytes.len, &entry);
@@ -237,29 +236,100 @@ static int check_at(struct looking *l, uint64_t sequence)
 	return check_entry(l);
 }
 
+/* The numbers of the entries that are there, whether they belong there or not. */
+struct numbers {
+	uint64_t *all;
+	size_t count;
+};
+
+static void numbers_release(struct numbers *n)
+{
+	free(n->all);
+}
+
+static int numbers_get(struct wms_checking *c, struct numbers *ret)
+{
+	cleanup(meta_cursor_close_cleanup) struct meta_cursor *cursor = NULL;
+	struct meta_bytes key, value;
+	uint64_t count, be;
+	int r = meta_count(c->txn, META_DB_OPLOG, &count);
+
+	if (r < 0 || count == 0)
+		return r;
+	ret->all = calloc(count, sizeof(*ret->all));
+	if (!ret->all)
+		return -ENOMEM;
+	r = meta_cursor_open(c->txn, META_DB_OPLOG, NULL, 0, &cursor);
+	if (r == 0)
+		r = meta_cursor_seek(cursor, NULL, 0, &key, &value);
+	while (r == 0 && ret->count < count) {
+		if (key.len == sizeof(be)) {
+			memcpy(&be, key.data, sizeof(be));
+			ret->all[ret->count++] = be64toh(be);
+		} else {
+			r = wms_check_note(
+				c, "a number of %zu bytes in the log", key.len);
+		}
+		if (r == 0)
+			r = meta_cursor_next(cursor, &key, &value);
+	}
+	return r == -ENOENT ? 0 : r;
+}
+
+/* Whether there is none to be missed from `first` up to `next`. */
+static int check_gap(struct wms_checking *c, uint64_t first, uint64_t next)
+{
+	if (first >= next)
+		return 0;
+	if (next - first == 1)
+		return wms_check_note(c, "entry %llu of the log is missing",
+				      (unsigned long long)first);
+	return wms_check_note(c, "entries %llu to %llu of the log are missing",
+			      (unsigned long long)first,
+			      (unsigned long long)next - 1);
+}
+
+/* From the newest one back. */
+static int check_numbers(struct looking *l, const struct numbers *n,
+			 const struct wms_oplog_state *state)
+{
+	uint64_t next = state->next;
+	int r = 0;
+
+	for (size_t i = n->count; r == 0 && i > 0; i--) {
+		uint64_t at = n->all[i - 1];
+
+		if (at < state->first || at >= state->next) {
+			r = wms_check_note(
+				l->c,
+				"entry %llu of the log is outside of it, from "
+				"%llu to %llu",
+				(unsigned long long)at,
+				(unsigned long long)state->first,
+				(unsigned long long)state->next - 1);
+			continue;
+		}
+		r = check_gap(l->c, at + 1, next);
+		if (r == 0)
+			r = check_at(l, at);
+		next = at;
+	}
+	return r < 0 ? r : check_gap(l->c, state->first, next);
+}
+
 int wms_check_log(struct wms_checking *c)
 {
 	cleanup(map_free_cleanup) struct map *seen = NULL;
+	cleanup(numbers_release) struct numbers numbers = { NULL };
 	struct looking l = { .c = c };
 	struct wms_oplog_state state;
-	uint64_t count;
 	int r = wms_oplog_state_get(c->txn, &state);
 
 	if (r == -EUCLEAN)
 		return wms_check_note(c, "the ends of the log can't be read");
 	if (r < 0 || (r = map_new(&seen)) < 0 ||
-	    (r = meta_count(c->txn, META_DB_OPLOG, &count)) < 0)
+	    (r = numbers_get(c, &numbers)) < 0)
 		return r;
 	l.seen = seen;
-	if (count != state.next - state.first)
-		r = wms_check_note(c,
-				   "the log has %llu entries, not those from "
-				   "%llu to %llu",
-				   (unsigned long long)count,
-				   (unsigned long long)state.first,
-				   (unsigned long long)state.next - 1);
-	/* From the newest one back. */
-	for (uint64_t at = state.next; r == 0 && at > state.first; at--)
-		r = check_at(&l, at - 1);
-	return r;
+	return check_numbers(&l, &numbers, &state);
 }
