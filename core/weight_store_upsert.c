@@ -15,6 +15,9 @@
 #include "core/weight_store_priv.h"
 
 #define FOR_EVER_MS ((uint64_t)1 << 40)
+/* Whether somebody else is about to remove the base shows within this. */
+#define HELD_MS 1000
+#define RETRY_MS 20
 
 /* ---- What was asked for ---- */
 
@@ -194,43 +197,51 @@ static int begin(struct weight_writer *w, const struct weight_upsert_args *args,
 
 /* ---- The base of DELETE_FIRST ---- */
 
-static int base_availability(struct weight_store *s,
-			     const struct weight_identity *base,
-			     enum weight_availability *ret)
+static bool is_going(struct weight_store *s, const struct weight_identity *base)
 {
 	struct weight_metadata *m = NULL;
+	bool going = true;
 	int r = wms_get(s->records, base, &m);
 
-	if (r == -ENOENT) {
-		*ret = WEIGHT_DELETED;
-		return 0;
-	}
 	if (r == 0)
-		*ret = m->availability;
+		going = m->availability != WEIGHT_READY &&
+			m->availability != WEIGHT_DEGRADED;
 	weight_metadata_free(m);
-	return r;
+	return going && (r == 0 || r == -ENOENT);
 }
 
-/* Decides that it goes. The reconciler may be faster, which is as well. */
+/*
+ * Decides that it goes, unless the reconciler is faster. While that one looks
+ * around, it is in our way just as somebody is who has the base open.
+ */
 static int retire_base(struct weight_store *s,
 		       const struct weight_identity *base, struct buf *why)
 {
-	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
-	enum weight_availability availability;
-	int r = tree_group_of(s, base, &g);
+	cleanup(buf_release) struct buf said = BUF_INIT;
+	uint64_t end = clock_monotonic_ms() + HELD_MS;
+	int r;
 
-	if (r == 0)
-		r = tree_group_remove(g, 0, true, why);
-	step("claim: base retired");
-	if (r == 0 ||
-	    (base_availability(s, base, &availability) == 0 &&
-	     availability != WEIGHT_READY && availability != WEIGHT_DEGRADED))
-		return 0;
-	if (r == -EBUSY && why->len == 0)
+	do {
+		cleanup(weight_group_unref_cleanup) struct weight_group *g =
+			NULL;
+
+		buf_release(&said);
+		r = tree_group_of(s, base, &g);
+		if (r == 0)
+			r = tree_group_remove(g, 0, true, &said);
+		step("claim: base retired");
+		if (r < 0 && is_going(s, base))
+			r = 0;
+		if (r == -EBUSY)
+			store_pause(s, RETRY_MS);
+	} while (r == -EBUSY && clock_monotonic_ms() < end);
+	if (r == -EBUSY)
 		(void)buf_printf(why,
-				 "generation %llu was opened meanwhile; "
-				 "ask again when it is free",
+				 "generation %llu is open or mapped; ask "
+				 "again when it is free",
 				 (unsigned long long)base->generation);
+	else if (r < 0)
+		(void)buf_append(why, said.data, said.len);
 	return r;
 }
 
