@@ -583,6 +583,7 @@ START_TEST(a_writer_of_what_is_published_compares)
 {
 	struct weight_upsert_args args;
 	struct weight_metadata *m = NULL, *again = NULL;
+	char other[sizeof(matrix_bytes)] = "other";
 	struct weight_writer *w;
 
 	put_generation(7);
@@ -594,7 +595,7 @@ START_TEST(a_writer_of_what_is_published_compares)
 	w = begin_upsert(&args);
 	give_norm(w);
 	assert_refused(
-		weight_writer_put_tensor(w, "layers.0/w", norm_bytes, 32, &why),
+		weight_writer_put_tensor(w, "layers.0/w", other, 32, &why),
 		-EEXIST, "other bytes");
 	assert_refused(weight_writer_abort(w, &why), -EEXIST, "READY");
 	give_matrix(w);
