@@ -217,16 +217,14 @@ static int in_all(struct meta_txn *txn, struct restore *in,
 	struct weight_snapshot_item item;
 	int r;
 
-	do {
-		r = weight_snapshot_read_next(reader, &item, in->why);
-		if (r < 0)
-			return r;
+	while ((r = weight_snapshot_read_next(reader, &item, in->why)) == 0 &&
+	       item.kind != WEIGHT_SNAPSHOT_END) {
 		r = in_item(txn, in, &item);
 		weight_snapshot_item_release(&item);
 		if (r < 0)
 			return r;
-	} while (item.kind != WEIGHT_SNAPSHOT_END);
-	return 0;
+	}
+	return r;
 }
 
 /* The ids and the place in the log that the store goes on with. */

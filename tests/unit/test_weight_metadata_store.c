@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -400,6 +401,30 @@ START_TEST(durability_is_noted_without_a_new_generation)
 }
 END_TEST
 
+/* ---- Snapshots ---- */
+
+START_TEST(a_snapshot_brings_every_record)
+{
+	struct weight_identity id = id_of(7), other = id_of(8);
+	auto_fd int fd = memfd_create("snapshot", MFD_CLOEXEC);
+	struct weight_lease *l;
+
+	stage_and_publish(&id);
+	stage_and_publish(&other);
+	(void)lease(&id, "h", 1000, 100);
+	ck_assert_int_eq(wms_export(store, fd), 0);
+	wms_close(take_ptr(store));
+	empty_dir();
+	store = must_open();
+	ck_assert(lseek(fd, 0, SEEK_SET) == 0);
+	ck_assert_int_eq(wms_import(store, fd, false, NULL), 0);
+	ck_assert_int_eq(availability_of(&id), WEIGHT_READY);
+	ck_assert_int_eq(availability_of(&other), WEIGHT_READY);
+	ck_assert_int_eq(wms_lease_next(store, 0, &l), 0);
+	weight_lease_free(l);
+}
+END_TEST
+
 /* ---- Boots ---- */
 
 /* clang-format off */
@@ -698,6 +723,7 @@ Suite *suite(void)
 	tcase_add_test(tc, durability_is_noted_without_a_new_generation);
 	tcase_add_test(tc, an_unclean_boot_begins_an_epoch);
 	tcase_add_test(tc, a_store_is_new_until_a_boot_begins);
+	tcase_add_test(tc, a_snapshot_brings_every_record);
 	tcase_add_test(tc, a_boot_id_has_a_length);
 	tcase_add_test(tc, a_newer_schema_is_refused);
 	tcase_add_loop_test(tc,
