@@ -350,21 +350,33 @@ static bool same_state(const struct weight_metadata *m,
 	       m->observed_hot_ratio == seen->hot_ratio;
 }
 
+int weight_observation_check(const struct weight_observation *seen)
+{
+	if ((seen->availability != WEIGHT_READY &&
+	     seen->availability != WEIGHT_DEGRADED) ||
+	    !weight_place_ok(seen->availability, seen->residency,
+			     seen->hot_ratio))
+		return log_debug(-EINVAL, "%d, residency %d, ratio %g",
+				 (int)seen->availability, (int)seen->residency,
+				 seen->hot_ratio);
+	return 0;
+}
+
 static int observe_refusal(const struct weight_metadata *m,
 			   const struct weight_observation *seen,
 			   uint64_t expected)
 {
-	if ((seen->availability != WEIGHT_READY &&
-	     seen->availability != WEIGHT_DEGRADED) ||
-	    seen->residency == WEIGHT_UNKNOWN)
-		return log_debug(-EINVAL, "availability %d, residency %d",
-				 (int)seen->availability, (int)seen->residency);
+	int r = weight_observation_check(seen);
+
+	if (r < 0)
+		return r;
 	if (!m)
 		return log_debug(-ENOENT, "no such revision");
 	if (m->operation_id != 0 && !seen->beside_operation)
 		return log_debug(-EBUSY, "operation %llu",
 				 (unsigned long long)m->operation_id);
-	if (same_state(m, seen) && is_retry(m, expected))
+	if (same_state(m, seen) && m->durable == seen->durable &&
+	    is_retry(m, expected))
 		return 0;
 	if (is_stale(m, expected))
 		return stale(m, expected);

@@ -166,6 +166,9 @@ struct weight_observation {
 	bool beside_operation;
 };
 
+/* Whether a revision can be so. Errors: -EINVAL. */
+int weight_observation_check(const struct weight_observation *seen);
+
 /*
  * Makes the record say what is there. The metadata generation goes up when
  * more than `durable` changes; that one is the filesystem's own. The fence of
@@ -275,7 +278,6 @@ struct weight_operation_progress {
  *  -ENOENT	no such revision, or none of its operations has this id
  *  -EEXIST	it isn't the active operation or is over; other totals, less
  *		than before, or another cursor without progress
- *  -EINVAL	the revision can't be so
  *  -EOVERFLOW
  */
 int weight_decide_operation_progress(const struct weight_operation_state *state,

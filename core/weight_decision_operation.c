@@ -221,7 +221,7 @@ static int progress_check(const struct weight_operation *op,
 	    p->availability != WEIGHT_DEGRADED)
 		return log_debug(-EINVAL, "availability %d",
 				 (int)p->availability);
-	if (!ratio_fits(p->residency, p->hot_ratio))
+	if (!weight_place_ok(p->availability, p->residency, p->hot_ratio))
 		return log_debug(-EINVAL, "residency %d, ratio %g",
 				 (int)p->residency, p->hot_ratio);
 	return 0;

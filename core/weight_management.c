@@ -324,6 +324,22 @@ bool weight_availability_may(enum weight_availability from,
 	       (states[from].next & 1u << to);
 }
 
+static bool ratio_ok(enum weight_residency residency, double ratio)
+{
+	if (residency == WEIGHT_MIXED)
+		return is_inner_ratio(ratio);
+	return ratio == (residency == WEIGHT_HOT ? 1.0 : 0.0);
+}
+
+bool weight_place_ok(enum weight_availability availability,
+		     enum weight_residency residency, double hot_ratio)
+{
+	return (unsigned)availability < ARRAY_LEN(states) &&
+	       weight_residency_name(residency) &&
+	       (states[availability].residencies & 1u << residency) &&
+	       ratio_ok(residency, hot_ratio);
+}
+
 static int state_check(const struct weight_metadata *m, struct buf *why)
 {
 	const char *availability = weight_availability_name(m->availability);
@@ -355,13 +371,8 @@ static int state_check(const struct weight_metadata *m, struct buf *why)
 static int ratio_check(const struct weight_metadata *m, struct buf *why)
 {
 	double ratio = m->observed_hot_ratio;
-	bool ok;
 
-	if (m->residency == WEIGHT_MIXED)
-		ok = is_inner_ratio(ratio);
-	else
-		ok = ratio == (m->residency == WEIGHT_HOT ? 1.0 : 0.0);
-	if (!ok)
+	if (!ratio_ok(m->residency, ratio))
 		return refuse(why, -EINVAL,
 			      "a revision that is %s can't have hot ratio %g",
 			      weight_residency_name(m->residency), ratio);

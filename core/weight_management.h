@@ -274,6 +274,10 @@ DEFINE_CLEANUP(struct weight_metadata *, weight_metadata_free)
 bool weight_availability_may(enum weight_availability from,
 			     enum weight_availability to);
 
+/* Whether the payload of a revision can be there while its state is this. */
+bool weight_place_ok(enum weight_availability availability,
+		     enum weight_residency residency, double hot_ratio);
+
 struct weight_lease {
 	uint64_t lease_id; /* 1 or more */
 	struct weight_identity identity;

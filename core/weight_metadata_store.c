@@ -541,8 +541,9 @@ int wms_observe(struct weight_metadata_store *store,
 		.now_ms = now_ms,
 		.decide = decide_observe,
 	};
+	int r = weight_observation_check(seen);
 
-	return change_apply(store, &change, ret);
+	return r < 0 ? r : change_apply(store, &change, ret);
 }
 
 static int decide_durable(struct meta_txn *txn, const struct change *change,

@@ -493,8 +493,11 @@ START_TEST(an_observation_changes_what_differs)
 	ck_assert(!changed);
 	ck_assert_uint_eq(next.metadata_generation, 6);
 	ck_assert_uint_eq(next.updated_at_ms, 2000);
-	/* Durability alone is no new generation. */
+	/* Durability alone is no new generation, and no repeat. */
 	seen.durable = false;
+	ck_assert_int_eq(
+		weight_decide_observe(&m, &seen, 5, 3000, &next, &changed),
+		-ECANCELED);
 	ck_assert_int_eq(
 		weight_decide_observe(&m, &seen, 6, 3000, &next, &changed), 0);
 	ck_assert(changed);
@@ -525,9 +528,17 @@ START_TEST(an_observation_that_cannot_be_is_refused)
 	ck_assert_int_eq(
 		weight_decide_observe(&m, &seen, 0, 1, &next, &changed),
 		-EINVAL);
+	seen.residency = WEIGHT_ABSENT; /* and READY */
+	ck_assert_int_eq(
+		weight_decide_observe(NULL, &seen, 0, 1, &next, &changed),
+		-EINVAL);
+	seen.residency = (enum weight_residency)5;
+	ck_assert_int_eq(
+		weight_decide_observe(NULL, &seen, 0, 1, &next, &changed),
+		-EINVAL);
 	seen.residency = WEIGHT_MIXED; /* with a ratio of 0 */
 	ck_assert_int_eq(
-		weight_decide_observe(&m, &seen, 0, 1, &next, &changed),
+		weight_decide_observe(NULL, &seen, 0, 1, &next, &changed),
 		-EINVAL);
 	seen.hot_ratio = 0.5;
 	ck_assert_int_eq(

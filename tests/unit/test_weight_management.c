@@ -459,6 +459,23 @@ START_TEST(a_state_allows_certain_residencies)
 }
 END_TEST
 
+START_TEST(a_place_is_a_residency_and_its_ratio)
+{
+	ck_assert(weight_place_ok(WEIGHT_READY, WEIGHT_HOT, 1.0));
+	ck_assert(weight_place_ok(WEIGHT_READY, WEIGHT_COLD, 0.0));
+	ck_assert(weight_place_ok(WEIGHT_READY, WEIGHT_MIXED, 0.5));
+	ck_assert(weight_place_ok(WEIGHT_DEGRADED, WEIGHT_ABSENT, 0.0));
+	ck_assert(weight_place_ok(WEIGHT_IMPORTING, WEIGHT_UNKNOWN, 0.0));
+	ck_assert(!weight_place_ok(WEIGHT_READY, WEIGHT_ABSENT, 0.0));
+	ck_assert(!weight_place_ok(WEIGHT_READY, WEIGHT_UNKNOWN, 0.0));
+	ck_assert(!weight_place_ok(WEIGHT_READY, WEIGHT_HOT, 0.0));
+	ck_assert(!weight_place_ok(WEIGHT_READY, WEIGHT_MIXED, 1.0));
+	ck_assert(!weight_place_ok(WEIGHT_READY, WEIGHT_COLD, (double)NAN));
+	ck_assert(!weight_place_ok(WEIGHT_READY, (enum weight_residency)5, 0));
+	ck_assert(!weight_place_ok((enum weight_availability)5, WEIGHT_HOT, 1));
+}
+END_TEST
+
 START_TEST(only_a_readable_revision_may_be_operated_on)
 {
 	for (int a = 0; a < 5; a++) {
@@ -718,6 +735,7 @@ static void add_record_tests(TCase *tc)
 	tcase_add_test(tc, records_of_every_state_are_valid);
 	tcase_add_test(tc, a_revision_may_have_no_tensors_and_no_bytes);
 	tcase_add_test(tc, a_state_allows_certain_residencies);
+	tcase_add_test(tc, a_place_is_a_residency_and_its_ratio);
 	tcase_add_test(tc, only_a_readable_revision_may_be_operated_on);
 	tcase_add_loop_test(tc, a_spoiled_record_is_refused_in_words, 0,
 			    (int)ARRAY_LEN(spoilers));

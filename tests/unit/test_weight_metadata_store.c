@@ -401,6 +401,20 @@ START_TEST(durability_is_noted_without_a_new_generation)
 }
 END_TEST
 
+/* ---- What is seen ---- */
+
+START_TEST(what_cannot_be_seen_is_refused_first)
+{
+	struct weight_observation seen = { WEIGHT_READY, WEIGHT_ABSENT, 0.0,
+					   false };
+	struct weight_identity id = id_of(7);
+
+	ck_assert_int_eq(wms_observe(store, &id, &seen, 0, 30, NULL), -EINVAL);
+	seen.availability = WEIGHT_DEGRADED;
+	ck_assert_int_eq(wms_observe(store, &id, &seen, 0, 30, NULL), -ENOENT);
+}
+END_TEST
+
 /* ---- Snapshots ---- */
 
 START_TEST(a_snapshot_brings_every_record)
@@ -723,6 +737,7 @@ Suite *suite(void)
 	tcase_add_test(tc, durability_is_noted_without_a_new_generation);
 	tcase_add_test(tc, an_unclean_boot_begins_an_epoch);
 	tcase_add_test(tc, a_store_is_new_until_a_boot_begins);
+	tcase_add_test(tc, what_cannot_be_seen_is_refused_first);
 	tcase_add_test(tc, a_snapshot_brings_every_record);
 	tcase_add_test(tc, a_boot_id_has_a_length);
 	tcase_add_test(tc, a_newer_schema_is_refused);

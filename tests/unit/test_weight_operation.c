@@ -477,6 +477,11 @@ START_TEST(progress_looks_for_errors_in_order)
 		-EINVAL);
 	ck_assert_int_eq(progress(&state, &p, 1, &out), -EINVAL);
 	p.processed_units = 1;
+	p.residency = WEIGHT_ABSENT; /* and READY */
+	ck_assert_int_eq(progress(&state, &p, 1, &out), -EINVAL);
+	p.residency = (enum weight_residency)5;
+	ck_assert_int_eq(progress(&state, &p, 1, &out), -EINVAL);
+	p.residency = WEIGHT_COLD;
 	ck_assert_int_eq(progress(&state, &p, 1, &out), -ENOENT);
 	state.metadata = &m;
 	ck_assert_int_eq(progress(&state, &p, 1, &out), -ENOENT);
