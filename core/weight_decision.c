@@ -70,8 +70,6 @@ static struct weight_metadata publish_record(const struct weight_publication *p,
 static int publish_conflict(const struct weight_publish_state *state,
 			    const struct weight_publication *p, struct buf *why)
 {
-	const struct weight_claim *claim =
-		weight_lineage_live_claim(state->lineage);
 	unsigned long long generation = p->identity.generation;
 	int r;
 
@@ -90,20 +88,6 @@ static int publish_conflict(const struct weight_publish_state *state,
 				       true, true, why);
 	if (r < 0)
 		return r;
-	if (claim && claim->phase == WEIGHT_DELETING_BASE) {
-		EXPLAIN(why,
-			"generation %llu, which it replaces, is still being "
-			"removed",
-			(unsigned long long)claim->base);
-		return log_debug(-EBUSY, "the base is there");
-	}
-	if (claim && strcmp(claim->error, WEIGHT_CLAIM_INTERRUPTED) == 0) {
-		EXPLAIN(why,
-			"generation %llu replaces %llu, and that was "
-			"interrupted; ask for it again, by the same request",
-			generation, (unsigned long long)claim->base);
-		return log_debug(-EBUSY, "interrupted");
-	}
 	if (state->lineage &&
 	    p->identity.generation <= state->lineage->watermark) {
 		EXPLAIN(why,

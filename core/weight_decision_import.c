@@ -84,6 +84,8 @@ static int begin_conflict(const struct weight_import_state *state,
 			  const struct weight_import_request *rq,
 			  struct buf *why)
 {
+	const struct weight_claim *claim =
+		weight_lineage_live_claim(state->lineage);
 	unsigned long long generation = rq->identity.generation;
 	int r;
 
@@ -101,6 +103,14 @@ static int begin_conflict(const struct weight_import_state *state,
 				       true, rq->by_claim, why);
 	if (r < 0)
 		return r;
+	if (claim && claim->described &&
+	    !weight_import_equal(&claim->import, &rq->import)) {
+		EXPLAIN(why,
+			"generation %llu was described otherwise by who "
+			"replaces %llu by it",
+			generation, (unsigned long long)claim->base);
+		return log_debug(-EEXIST, "described otherwise");
+	}
 	if (!state->lineage ||
 	    rq->identity.generation > state->lineage->watermark)
 		return 0;

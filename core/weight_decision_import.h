@@ -45,7 +45,9 @@ struct weight_import_state {
  *  -EINVAL	a bad identity, policy, or group id; nothing to import
  *  -EPERM	preferred MIXED with fewer than two affinity units
  *  -EEXIST	it is there in another state or with other arguments, or staged
- *  -EBUSY	the lineage is claimed by a replacement, and this isn't its target
+ *  -EBUSY	the lineage is claimed by a replacement, and this isn't its target,
+ *		or its turn hasn't come: see weight_decide_beside_claim()
+ *  -EEXIST	the claim whose target it is describes another import
  *  -ECANCELED	the generation is not above the watermark
  *  -EOVERFLOW
  */

@@ -612,5 +612,11 @@ int weight_decide_beside_claim(const struct weight_lineage_record *lineage,
 			      "generation %" PRIu64 " comes when %" PRIu64
 			      " is gone; wait for that",
 			      c->target, c->base);
+	if (is_interrupted(c))
+		return refuse(why, -EBUSY,
+			      "generation %" PRIu64 " replaces %" PRIu64
+			      ", and that was interrupted; ask for it again, "
+			      "by the same request",
+			      c->target, c->base);
 	return 0;
 }

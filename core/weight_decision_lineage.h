@@ -181,7 +181,8 @@ int weight_decide_claim_advance(const struct weight_lineage_state *state,
  *
  * Errors: -EBUSY a claim is going on, and this is
  *  - an import of another generation than its target,
- *  - the import of its target before a base that goes first is gone,
+ *  - the import of its target before a base that goes first is gone, or after
+ *    it was interrupted and before its own request has resumed it,
  *  - a deletion of its base or target that isn't done by it.
  */
 int weight_decide_beside_claim(const struct weight_lineage_record *lineage,

@@ -227,6 +227,18 @@ START_TEST(a_claim_keeps_others_out)
 }
 END_TEST
 
+START_TEST(what_was_interrupted_waits_for_its_request)
+{
+	struct world w;
+
+	world_init(&w);
+	claim_is(&w, WEIGHT_DELETE_FIRST, WEIGHT_TARGET_IMPORTING);
+	beside(&w.lineage, 8, true, true, true);
+	interrupt(&w);
+	beside(&w.lineage, 8, true, true, false);
+}
+END_TEST
+
 /* ---- Whole lives ---- */
 
 static struct weight_upsert_request competitor(enum weight_upsert_mode mode)
@@ -550,6 +562,7 @@ Suite *suite(void)
 	tcase_add_loop_test(tc, a_claim_follows_its_base, 0,
 			    (int)ARRAY_LEN(base_steps));
 	tcase_add_test(tc, what_has_ended_needs_nothing);
+	tcase_add_test(tc, what_was_interrupted_waits_for_its_request);
 	tcase_add_loop_test(tc, a_claim_keeps_others_out, 0,
 			    (int)ARRAY_LEN(neighbours));
 	tcase_add_test(tc, put_first_retires_the_base_when_the_target_is_ready);

@@ -3,6 +3,7 @@
 
 #include "core/util.h"
 #include "core/weight_decision_import.h"
+#include "core/weight_decision_lineage.h"
 #include "suite.h"
 #include "weight_import_fixture.h"
 
@@ -374,6 +375,27 @@ START_TEST(a_claim_begins_its_removed_target_again)
 }
 END_TEST
 
+START_TEST(a_target_is_what_its_claim_says)
+{
+	struct weight_lineage_record l = replacement();
+	struct weight_import_state state = { .lineage = &l };
+	struct weight_import_request rq = announced();
+	struct weight_metadata next;
+
+	l.claim.described = true;
+	l.claim.import = rq.import;
+	ck_assert_int_eq(begin_at(&state, &rq, 4000, &next), 0);
+	l.claim.import.payload_count++;
+	ck_assert_int_eq(begin_at(&state, &rq, 4000, &next), -EEXIST);
+	/* One that isn't described can be anything. */
+	l.claim.described = false;
+	ck_assert_int_eq(begin_at(&state, &rq, 4000, &next), 0);
+	/* Nobody goes on with what was interrupted but its own request. */
+	l.claim.error = WEIGHT_CLAIM_INTERRUPTED;
+	ck_assert_int_eq(begin_at(&state, &rq, 4000, &next), -EBUSY);
+}
+END_TEST
+
 START_TEST(no_other_tombstone_comes_back)
 {
 	struct weight_metadata m = there(WEIGHT_DELETED, 4);
@@ -510,6 +532,7 @@ Suite *suite(void)
 	tcase_add_loop_test(tc, a_lineage_lets_only_so_much_begin, 0,
 			    ARRAY_LEN(lineages));
 	tcase_add_test(tc, a_claim_begins_its_removed_target_again);
+	tcase_add_test(tc, a_target_is_what_its_claim_says);
 	tcase_add_test(tc, no_other_tombstone_comes_back);
 	tcase_add_test(tc, aborting_looks_for_errors_in_order);
 	tcase_add_test(tc, aborting_again_is_aborting_once);
