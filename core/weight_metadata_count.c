@@ -102,6 +102,9 @@ struct wms_shape wms_shape_of(const struct weight_metadata *m,
 	}
 	if (shape.operates && op && op->operation_id == m->operation_id)
 		shape.remaining_bytes = op->total_bytes - op->processed_bytes;
+	/* What somebody announced may be of any size. */
+	if (shape.remaining_bytes > INT64_MAX)
+		shape.remaining_bytes = INT64_MAX;
 	return shape;
 }
 

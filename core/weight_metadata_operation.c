@@ -118,6 +118,12 @@ static int operate_body(struct meta_txn *txn, void *arg)
 	return out.changed ? operate_write(txn, o, &out) : WMS_NOTHING_TO_WRITE;
 }
 
+/* Bytes and times are what callers say, and so may be of any size. */
+static int64_t as_delta(uint64_t n)
+{
+	return n > INT64_MAX ? INT64_MAX : (int64_t)n;
+}
+
 /* A change that was committed. */
 static void count(const struct operate *o)
 {
@@ -127,14 +133,14 @@ static void count(const struct operate *o)
 	if (!o->changed || o->request)
 		return;
 	metrics_add(METRIC_MIGRATION_PROCESSED_BYTES,
-		    (int64_t)(op->processed_bytes - o->processed_bytes));
+		    as_delta(op->processed_bytes - o->processed_bytes));
 	if (o->message)
 		metrics_add(METRIC_OPERATION_FAILURES, 1);
 	if (!weight_operation_is_finished(op))
 		return;
 	metrics_add(METRIC_OPERATIONS_FINISHED, 1);
 	metrics_add(METRIC_MIGRATION_DURATION_MS,
-		    (int64_t)(op->updated_at_ms - op->started_at_ms));
+		    as_delta(op->updated_at_ms - op->started_at_ms));
 }
 
 static int operate_apply(struct weight_metadata_store *store,

@@ -110,6 +110,18 @@ START_TEST(an_operation_outlives_restarts)
 }
 END_TEST
 
+START_TEST(an_operation_may_last_for_ever)
+{
+	struct weight_identity id = published(7);
+
+	ck_assert_int_eq(migrate(&id, 100), 0);
+	ck_assert_int_eq(wms_operation_finish(store, &id, 1, WEIGHT_HOT, 1,
+					      UINT64_MAX, NULL),
+			 0);
+	assert_sound();
+}
+END_TEST
+
 START_TEST(an_operation_is_found_by_its_tenant_only)
 {
 	struct weight_identity id = published(7), other = published(8);
@@ -475,6 +487,7 @@ Suite *suite(void)
 	tcase_set_timeout(tc, 120);
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, an_operation_outlives_restarts);
+	tcase_add_test(tc, an_operation_may_last_for_ever);
 	tcase_add_test(tc, an_operation_is_found_by_its_tenant_only);
 	tcase_add_test(tc, a_start_finds_what_has_to_go_on);
 	tcase_add_test(tc, publishing_and_its_operation_are_one_step);
