@@ -37,7 +37,8 @@ struct watched {
 	struct list in_list;
 	struct weight_identity *identity;
 	bool is_import;
-	bool was_left; /* by the last daemon */
+	bool was_left;     /* by the last daemon */
+	uint64_t alive_ms; /* monotonic; an import: when it last had a writer */
 };
 
 struct reconciler {
@@ -77,6 +78,7 @@ static int watch(struct weight_store *s, const struct weight_identity *identity,
 	list_init(&w->in_list);
 	w->is_import = is_import;
 	w->was_left = was_left;
+	w->alive_ms = clock_monotonic_ms();
 	store_lock(s);
 	list_add_tail(&s->reconciler->watched, &w->in_list);
 	store_unlock(s);
@@ -253,7 +255,11 @@ static bool look_at_claim(struct weight_store *s, struct watched *w)
 
 /* ---- Announced imports ---- */
 
-/* Whoever writes it has its group in memory. */
+/*
+ * Whoever writes it has its group in memory. What the record says of its age
+ * counts from when it was begun, and a large one takes longer than that: so it
+ * is idle when nobody has had it since then, and since the start.
+ */
 static bool is_being_written(struct weight_store *s,
 			     const struct weight_identity *id)
 {
@@ -268,21 +274,37 @@ static bool is_being_written(struct weight_store *s,
 	return found;
 }
 
-static bool look_at_import(struct weight_store *s, const struct watched *w)
+/* With the namespace lock: no writer comes in between. */
+static int abandon(struct weight_store *s, const struct weight_metadata *m,
+		   uint64_t now)
+{
+	int r = -EBUSY;
+
+	(void)pthread_mutex_lock(&s->namespace_lock);
+	if (!is_being_written(s, &m->identity))
+		r = wms_import_abort(s->records, &m->identity,
+				     m->metadata_generation, now, NULL);
+	(void)pthread_mutex_unlock(&s->namespace_lock);
+	return r;
+}
+
+static bool look_at_import(struct weight_store *s, struct watched *w)
 {
 	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
 	uint64_t now = clock_realtime_ms();
+	uint64_t monotonic = clock_monotonic_ms();
 	int r = wms_get(s->records, w->identity, &m);
 
 	if (r < 0 && r != -ENOENT)
 		return true;
 	if (r == -ENOENT || m->availability != WEIGHT_IMPORTING)
 		return false;
+	if (is_being_written(s, w->identity))
+		w->alive_ms = monotonic;
 	if (!weight_import_is_abandoned(m, now) ||
-	    is_being_written(s, w->identity))
+	    monotonic - w->alive_ms < WEIGHT_IMPORT_IDLE_MS)
 		return true;
-	r = wms_import_abort(s->records, w->identity, m->metadata_generation,
-			     now, NULL);
+	r = abandon(s, m, now);
 	if (r == 0) {
 		log_info("generation %llu: nobody went on with its import",
 			 (unsigned long long)w->identity->generation);

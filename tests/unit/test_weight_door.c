@@ -187,6 +187,66 @@ START_TEST(a_restart_keeps_an_import_for_its_put)
 }
 END_TEST
 
+/* Minutes that the clocks are ahead. */
+static _Atomic uint64_t ahead;
+
+static uint64_t clock_ahead(clockid_t id)
+{
+	struct timespec now;
+
+	(void)clock_gettime(id, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000 +
+	       ahead * 60000;
+}
+
+static uint64_t realtime_ahead(void *arg)
+{
+	(void)arg;
+	return clock_ahead(CLOCK_REALTIME);
+}
+
+static uint64_t monotonic_ahead(void *arg)
+{
+	(void)arg;
+	return clock_ahead(CLOCK_MONOTONIC);
+}
+
+/* Passes that nothing happens in. */
+static void look_twice(void)
+{
+	for (int i = 0; i < 2; i++) {
+		reconciler_poke(store);
+		(void)usleep(20000);
+	}
+}
+
+/* ExpiresLeasesAndAbortsAbandonedImports: the rule of 5 minutes */
+START_TEST(an_import_that_nobody_has_for_five_minutes_is_given_up)
+{
+	const struct clock_source source = { .realtime_ms = realtime_ahead,
+					     .monotonic_ms = monotonic_ahead };
+	struct weight_writer *w;
+
+	weight_store_close(take_ptr(store));
+	clock_set(&source);
+	door_open();
+	w = begin_put(7);
+	give_norm(w);
+	ahead = 6;
+	look_twice();
+	assert_is(7, IMPORTING);
+	/* However old it is, its next writer has as long to come. */
+	weight_writer_free(w);
+	door_reopen();
+	ahead = 10;
+	look_twice();
+	assert_is(7, IMPORTING);
+	ahead = 12;
+	reconciler_poke(store);
+	wait_until(door_availability(7) == WEIGHT_DELETED);
+}
+END_TEST
+
 /* RejectsStaleGeneration: the import was given up behind the writer. */
 START_TEST(a_writer_whose_import_is_gone_commits_nothing)
 {
@@ -818,6 +878,8 @@ Suite *suite(void)
 		       an_aborted_import_leaves_a_tombstone_and_nothing_else);
 	tcase_add_test(t, an_import_is_resumed_by_the_same_put_only);
 	tcase_add_test(t, a_restart_keeps_an_import_for_its_put);
+	tcase_add_test(t,
+		       an_import_that_nobody_has_for_five_minutes_is_given_up);
 	tcase_add_test(t, a_writer_whose_import_is_gone_commits_nothing);
 	tcase_add_test(
 		t, what_may_be_committed_is_committed_again_and_not_aborted);
