@@ -538,6 +538,7 @@ static int decide_import(struct attempt *a, const struct weight_publication *p)
 		.residency = p->residency,
 		.observed_hot_ratio = p->observed_hot_ratio,
 		.durable = p->durable,
+		.stays = !p->converges,
 	};
 
 	return wms_import_commit(a->g->store->records, &request,

@@ -286,7 +286,7 @@ int weight_decide_import_commit(const struct weight_commit_state *state,
 		return log_debug(-EEXIST, "manifest key");
 	if (r == 0)
 		r = advance(&out.metadata, now_ms, &out.metadata);
-	if (r == 0)
+	if (r == 0 && !request->stays)
 		r = converge(&out.metadata, state->next_operation_id, &out);
 	if (r == 0)
 		*ret = out;

@@ -64,6 +64,8 @@ struct weight_commit_request {
 	enum weight_residency residency;
 	double observed_hot_ratio;
 	bool durable;
+	/* There is no way to the preferred residency: no operation begins. */
+	bool stays;
 };
 
 /*
