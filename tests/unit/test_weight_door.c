@@ -622,7 +622,10 @@ START_TEST(another_manifest_than_the_published_one_gives_nothing)
 	char name[2 * PATH_LEN];
 
 	put_generation(7);
+	/* What goes on with it has read the right one. */
+	assert_ok(weight_tree_wait(store, NULL, &why));
 	door_reopen();
+	assert_ok(weight_tree_wait(store, NULL, &why));
 	group_file(7, "manifest.json", name);
 	ck_assert_int_eq(chmod(name, 0600), 0);
 	overwrite(name, 2, "X");
@@ -664,7 +667,9 @@ START_TEST(lost_bytes_are_not_given_out)
 	size_t lost = 0, whole = 0;
 
 	put_generation(7);
+	assert_ok(weight_tree_wait(store, NULL, &why));
 	door_reopen();
+	assert_ok(weight_tree_wait(store, NULL, &why));
 	group_file(7, "files/norm", name);
 	overwrite(name, 0, "?");
 	r = begin_get(7);
