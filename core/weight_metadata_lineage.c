@@ -484,6 +484,42 @@ int wms_names_add(struct meta_txn *txn, enum wms_names names,
 	return r;
 }
 
+/* Of one record; what is damaged is no reason not to look at the others. */
+static int names_add_tombstone(struct meta_txn *txn,
+			       const struct meta_bytes *record)
+{
+	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
+	int r = weight_record_metadata_decode(record->data, record->len, &m);
+
+	if (r == -EUCLEAN || r == -EPROTONOSUPPORT)
+		return 0;
+	if (r < 0 || m->availability != WEIGHT_DELETED)
+		return r;
+	return wms_names_add(txn, WMS_NAMES_TOMBSTONES, &m->identity.lineage);
+}
+
+int wms_names_add_tombstones(struct meta_txn *txn)
+{
+	cleanup(meta_cursor_close_cleanup) struct meta_cursor *c = NULL;
+	struct meta_bytes key, value;
+	struct wms_key at = { .len = 0 };
+	int r = meta_cursor_open(txn, META_DB_REVISION, NULL, 0, &c);
+
+	while (r == 0) {
+		/* Each time anew: what was added may have moved the rest. */
+		r = meta_cursor_seek(c, at.bytes, at.len, &key, &value);
+		if (r == 0 && key.len == at.len &&
+		    memcmp(key.data, at.bytes, at.len) == 0)
+			r = meta_cursor_next(c, &key, &value);
+		if (r < 0)
+			break;
+		at.len = 0;
+		wms_key_add(&at, key.data, key.len);
+		r = names_add_tombstone(txn, &value);
+	}
+	return r == -ENOENT ? 0 : r;
+}
+
 int wms_names_next(struct weight_metadata_store *store, enum wms_names names,
 		   const char *const parts[], unsigned depth, const char *after,
 		   struct buf *ret)

@@ -45,7 +45,9 @@ static int schema_body(struct meta_txn *txn, void *arg)
 	if (version == 0)
 		return wms_state_put(txn, STATE_EPOCH, 1);
 	/* What was there before there was a log stands for its first entry. */
-	return wms_oplog_begin(txn, 2);
+	r = wms_oplog_begin(txn, 2);
+	/* And nobody kept a list of tombstones then. */
+	return r < 0 ? r : wms_names_add_tombstones(txn);
 }
 
 int wms_open(const char *dir, struct weight_metadata_store **ret,

@@ -62,7 +62,7 @@
 #include "core/weight_management.h"
 #include "core/weight_record.h"
 
-/* 2: with an operation log */
+/* 2: with an operation log, and names */
 #define WMS_SCHEMA_VERSION 2
 #define WMS_KEY_REVISION_MAX 400
 #define WMS_BOOT_ID_LEN_MAX 64

@@ -133,6 +133,8 @@ int wms_fenced(struct meta_txn *txn, const struct weight_identity *identity,
 /* Makes the lineage one of those that wms_names_next() finds. */
 int wms_names_add(struct meta_txn *txn, enum wms_names names,
 		  const struct weight_lineage *lineage);
+/* Does so for each tombstone that is there. */
+int wms_names_add_tombstones(struct meta_txn *txn);
 /* The key of the lineage itself among them; its len is 0 where it has none. */
 int wms_names_key(enum wms_names names, const struct weight_lineage *lineage,
 		  struct wms_key *ret);
