@@ -178,7 +178,10 @@ struct replay {
 	const void *bytes;
 	size_t len;
 	const struct oplog_entry *entry;
+	/* For the metrics. */
 	struct wms_shape before, after;
+	struct weight_claim claim; /* before; its strings are gone */
+	bool was_claimed;
 	struct buf *why;
 };
 
@@ -349,6 +352,33 @@ static int replay_write(struct meta_txn *txn, const struct oplog_change *c,
 	return log_debug(-EUCLEAN, "type %d", (int)c->type);
 }
 
+/* Of a revision as it has become. */
+static int shape_now(struct meta_txn *txn, const struct wms_key *key,
+		     const struct weight_identity *identity,
+		     struct wms_shape *ret)
+{
+	cleanup(weight_operation_free_cleanup) struct weight_operation *active =
+		NULL;
+	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
+	int r = wms_revision_get(txn, key, identity, &m);
+
+	if (r == 0)
+		r = wms_operation_active(txn, m, &active);
+	if (r == 0)
+		*ret = wms_shape_of(m, active);
+	return r;
+}
+
+static void count_replay(const struct replay *rp)
+{
+	const struct oplog_change *c = &rp->entry->change;
+
+	wms_count_change(&rp->before, &rp->after);
+	if (c->type == OPLOG_LINEAGE_UPSERT && c->lineage->claimed)
+		wms_count_claim(rp->was_claimed ? &rp->claim : NULL,
+				&c->lineage->claim);
+}
+
 static int replay_body(struct meta_txn *txn, void *arg)
 {
 	cleanup(present_release) struct present there = { NULL };
@@ -357,7 +387,6 @@ static int replay_body(struct meta_txn *txn, void *arg)
 	const struct weight_identity *identity = identity_of(c);
 	struct wms_oplog_state state;
 	struct wms_key key = { .len = 0 };
-	void *after = NULL;
 	int r;
 
 	if ((r = state_read(txn, &state)) < 0 ||
@@ -374,16 +403,14 @@ static int replay_body(struct meta_txn *txn, void *arg)
 	    (r = replay_decide(txn, rp, &there)) < 0)
 		return r;
 	rp->before = wms_shape_of(there.metadata, there.active);
+	rp->was_claimed = there.lineage && there.lineage->claimed;
+	if (rp->was_claimed)
+		rp->claim = there.lineage->claim;
 	if ((r = replay_write(txn, c, &key, &there)) < 0)
 		return r;
 	rp->after = rp->before;
-	if (identity)
-		r = wms_table_find(txn, &wms_revisions, &key, identity, &after);
-	if (r < 0)
+	if (identity && (r = shape_now(txn, &key, identity, &rp->after)) < 0)
 		return r;
-	rp->after = wms_shape_of(after, c->operation_count ? c->operations[0] :
-							     there.active);
-	weight_metadata_free(after);
 	return append(rp->store, txn, &state, rp->bytes, rp->len);
 }
 
@@ -406,6 +433,6 @@ int wms_replay(struct weight_metadata_store *store, const void *bytes,
 	rp.entry = entry;
 	r = wms_update(store, META_NORMAL, replay_body, &rp);
 	if (r == 0)
-		wms_count_change(&rp.before, &rp.after);
+		count_replay(&rp);
 	return r;
 }
