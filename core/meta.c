@@ -60,6 +60,7 @@ struct meta {
 	size_t mapped;      /* changed under both locks */
 	uint64_t allocated; /* under write_lock */
 	bool unmapped;      /* the mapping was lost; under map_lock */
+	bool read_only;
 };
 
 struct meta_txn {
@@ -385,6 +386,8 @@ int meta_update(struct meta *m, enum meta_purpose purpose, meta_body_fn *body,
 {
 	int r;
 
+	if (m->read_only)
+		return -EROFS;
 	pthread_mutex_lock(&m->write_lock);
 	r = update_locked(m, purpose, body, arg);
 	pthread_mutex_unlock(&m->write_lock);
@@ -398,6 +401,8 @@ int meta_get(struct meta_txn *txn, enum meta_db db, const void *key,
 	MDB_val v;
 	int rc;
 
+	if (txn->m->dbi[db] == DBI_ABSENT)
+		return -ENOENT;
 	rc = mdb_get(txn->txn, txn->m->dbi[db], &k, &v);
 	if (rc)
 		return meta_err(rc);
@@ -434,10 +439,11 @@ int meta_delete(struct meta_txn *txn, enum meta_db db, const void *key,
 
 int meta_count(struct meta_txn *txn, enum meta_db db, uint64_t *ret)
 {
-	MDB_stat stat;
-	int r;
+	MDB_stat stat = { .ms_entries = 0 };
+	int r = 0;
 
-	r = meta_err(mdb_stat(txn->txn, txn->m->dbi[db], &stat));
+	if (txn->m->dbi[db] != DBI_ABSENT)
+		r = meta_err(mdb_stat(txn->txn, txn->m->dbi[db], &stat));
 	if (r < 0)
 		return r;
 	*ret = stat.ms_entries;
@@ -450,7 +456,7 @@ int meta_cursor_open(struct meta_txn *txn, enum meta_db db, const void *prefix,
 		     size_t prefix_len, struct meta_cursor **ret)
 {
 	auto_free struct meta_cursor *c = NULL;
-	int r;
+	int r = 0;
 
 	if (prefix_len > META_KEY_MAX)
 		return log_debug(-ENAMETOOLONG, "prefix of %zu", prefix_len);
@@ -461,7 +467,10 @@ int meta_cursor_open(struct meta_txn *txn, enum meta_db db, const void *prefix,
 	c->prefix_len = prefix_len;
 	if (prefix_len)
 		memcpy(c->prefix, prefix, prefix_len);
-	r = meta_err(mdb_cursor_open(txn->txn, txn->m->dbi[db], &c->cursor));
+	/* Without a cursor inside there is nothing to be found. */
+	if (txn->m->dbi[db] != DBI_ABSENT)
+		r = meta_err(
+			mdb_cursor_open(txn->txn, txn->m->dbi[db], &c->cursor));
 	if (r < 0)
 		return r;
 	*ret = take_ptr(c);
@@ -472,7 +481,8 @@ void meta_cursor_close(struct meta_cursor *c)
 {
 	if (!c)
 		return;
-	mdb_cursor_close(c->cursor);
+	if (c->cursor)
+		mdb_cursor_close(c->cursor);
 	free(c);
 }
 
@@ -482,6 +492,8 @@ static int cursor_move(struct meta_cursor *c, MDB_val *k, MDB_cursor_op op,
 	MDB_val v;
 	int rc;
 
+	if (!c->cursor)
+		return -ENOENT;
 	rc = mdb_cursor_get(c->cursor, k, &v, op);
 	if (rc)
 		return meta_err(rc);
@@ -618,23 +630,25 @@ static int lock_detach(const char *dir)
 
 /*
  * mdb_env_open() makes a file that is absent and fills one that is empty, so
- * the caller has looked before.
+ * the caller has looked before. Who only reads, and alone, needs no locks.
  */
-static int env_open(const char *path, size_t mapsize, MDB_env **ret)
+static int env_open(const char *path, size_t mapsize, bool read_only,
+		    MDB_env **ret)
 {
+	unsigned flags = read_only ? MDB_RDONLY | MDB_NOLOCK : 0;
 	cleanup(env_close_cleanup) MDB_env *env = NULL;
 	int r, rc;
 
-	r = lock_allocate(path);
+	r = read_only ? 0 : lock_allocate(path);
 	if (r < 0)
 		return r;
 	if ((rc = mdb_env_create(&env)) ||
 	    (rc = mdb_env_set_maxdbs(env, META_DB_COUNT)) ||
 	    (rc = mdb_env_set_maxreaders(env, META_READERS_MAX)) ||
 	    (rc = mdb_env_set_mapsize(env, mapsize)) ||
-	    (rc = mdb_env_open(env, path, MDB_NOTLS, 0600)))
+	    (rc = mdb_env_open(env, path, MDB_NOTLS | flags, 0600)))
 		return meta_err(rc);
-	r = lock_detach(path);
+	r = read_only ? 0 : lock_detach(path);
 	if (r == -ENOMEM)
 		return r;
 	if (r < 0)
@@ -725,7 +739,7 @@ static int new_fill(const char *path, size_t mapsize)
 	MDB_dbi dbi[META_DB_COUNT];
 	int r;
 
-	r = env_open(path, mapsize, &env);
+	r = env_open(path, mapsize, false, &env);
 	if (r < 0)
 		return r;
 	return dbs_open(env, dbi, DBS_FORMAT);
@@ -757,24 +771,31 @@ static int data_create(const char *dir, int dirfd, size_t mapsize)
 	return r == 0 ? meta_disk_sync_parent(dirfd) : r;
 }
 
-/* Sees to it that there is a data file that could be ours. */
-static int data_prepare(const char *dir, size_t mapsize, bool *ret_made)
+/* Whether there is a data file that could be ours. -ENOENT. */
+static int data_look(int dirfd)
 {
-	auto_fd int dirfd = -1;
 	struct stat st;
-	int r;
 
-	r = meta_disk_dir(dir, &dirfd);
-	if (r < 0)
-		return r;
-	*ret_made = fstatat(dirfd, DATA_NAME, &st, AT_SYMLINK_NOFOLLOW) < 0;
-	if (*ret_made)
-		return errno == ENOENT ? data_create(dir, dirfd, mapsize) :
-					 log_debug(-errno, "stat");
+	if (fstatat(dirfd, DATA_NAME, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return log_debug(-errno, "stat");
 	if (!S_ISREG(st.st_mode) || st.st_size == 0)
 		return log_debug(-EUCLEAN, "mode %o, %lld bytes", st.st_mode,
 				 (long long)st.st_size);
 	return 0;
+}
+
+/* Sees to it that there is one. */
+static int data_prepare(const char *dir, size_t mapsize, bool *ret_made)
+{
+	auto_fd int dirfd = -1;
+	int r;
+
+	r = meta_disk_dir(dir, true, &dirfd);
+	if (r < 0)
+		return r;
+	r = data_look(dirfd);
+	*ret_made = r == -ENOENT;
+	return *ret_made ? data_create(dir, dirfd, mapsize) : r;
 }
 
 /* Opens the file that is there, and its maps. */
@@ -784,7 +805,7 @@ static int file_open(struct meta *m, const char *dir, size_t mapsize,
 	MDB_envinfo info;
 	int r;
 
-	r = env_open(dir, mapsize, &m->env);
+	r = env_open(dir, mapsize, m->read_only, &m->env);
 	/* It is there, so a strange errno is about what it is. */
 	if (r == -ENOENT)
 		return -EUCLEAN;
@@ -823,9 +844,8 @@ static _Noreturn void child_check(struct meta *m, const char *dir,
 	r = file_open(m, dir, mapsize, DBS_READ);
 	if (r == 0)
 		r = check_maps(m, false);
-	_exit(r == 0 || r == -EUCLEAN || r == -EPROTONOSUPPORT || r == -ENOMEM ?
-		      CHILD_STATUS_BASE - r :
-		      CHILD_STATUS_BASE + EIO);
+	assert(r <= 0 && r > CHILD_STATUS_BASE - 256);
+	_exit(CHILD_STATUS_BASE - r);
 }
 
 /*
@@ -854,7 +874,19 @@ static int file_check(struct meta *m, const char *dir, size_t mapsize)
 	return log_debug(-EUCLEAN, "the check ended with %x", status);
 }
 
-static int meta_setup(struct meta *m, const char *dir)
+static int setup_read(struct meta *m, const char *dir)
+{
+	auto_fd int dirfd = -1;
+	int r;
+
+	if ((r = meta_disk_dir(dir, false, &dirfd)) < 0 ||
+	    (r = data_look(dirfd)) < 0 ||
+	    (r = file_check(m, dir, META_BYTES_START)) < 0)
+		return r;
+	return file_open(m, dir, META_BYTES_START, DBS_READ);
+}
+
+static int setup_write(struct meta *m, const char *dir)
 {
 	size_t mapsize = m->bytes_max < META_BYTES_START ? m->bytes_max :
 							   META_BYTES_START;
@@ -900,30 +932,42 @@ static int locks_init(struct meta *m)
 	return -rc;
 }
 
-int meta_open(const char *dir, size_t bytes_max, struct meta **ret,
-	      struct buf *why)
+static int open_as(const char *dir, size_t bytes_max, bool read_only,
+		   struct meta **ret, struct buf *why)
 {
 	struct meta *m;
 	int r;
 
-	assert(bytes_max > 0 && bytes_max <= META_BYTES_MAX);
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return -ENOMEM;
 	m->bytes_max = bytes_max;
+	m->read_only = read_only;
 	r = locks_init(m);
 	if (r < 0) {
 		free(m);
 		return r;
 	}
-	r = meta_setup(m, dir);
+	r = read_only ? setup_read(m, dir) : setup_write(m, dir);
 	if (r < 0) {
-		meta_disk_explain(dir, r, why);
+		meta_disk_explain(dir, r, read_only, why);
 		meta_close(m);
 		return r;
 	}
 	*ret = m;
 	return 0;
+}
+
+int meta_open(const char *dir, size_t bytes_max, struct meta **ret,
+	      struct buf *why)
+{
+	assert(bytes_max > 0 && bytes_max <= META_BYTES_MAX);
+	return open_as(dir, bytes_max, false, ret, why);
+}
+
+int meta_open_read(const char *dir, struct meta **ret, struct buf *why)
+{
+	return open_as(dir, META_BYTES_MAX, true, ret, why);
 }
 
 void meta_close(struct meta *m)

@@ -90,6 +90,13 @@ struct meta_bytes {
  */
 int meta_open(const char *dir, size_t bytes_max, struct meta **ret,
 	      struct buf *why);
+/*
+ * Opens one that is there to be read, and changes nothing on the disk: no file
+ * is made, no map that it lacks either (it is empty then). An update is -EROFS.
+ * Errors: as above; -ENOENT also when there is no database.
+ */
+int meta_open_read(const char *dir, struct meta **ret, struct buf *why);
+
 void meta_close(struct meta *m); /* accepts NULL; no transaction is open */
 DEFINE_CLEANUP(struct meta *, meta_close)
 

@@ -187,12 +187,12 @@ static void write_in_place(int fd)
 	(void)ioctl(fd, FS_IOC_SETFLAGS, &flags);
 }
 
-int meta_disk_dir(const char *dir, int *ret_fd)
+int meta_disk_dir(const char *dir, bool make, int *ret_fd)
 {
-	bool made = mkdir(dir, 0700) == 0;
+	bool made = make && mkdir(dir, 0700) == 0;
 	int fd;
 
-	if (!made && errno != EEXIST)
+	if (make && !made && errno != EEXIST)
 		return log_debug(-errno, "making '%s'", dir);
 	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
@@ -207,28 +207,32 @@ int meta_disk_dir(const char *dir, int *ret_fd)
 /* clang-format off */
 static const struct {
 	int err;
+	bool writing; /* not of who only reads */
 	const char *sentence; /* goes on after the path */
 } reasons[] = {
-	{ -EUCLEAN, "is damaged or not a metadata database of weightfs; it was "
-		    "left as it is, restore it from a copy" },
-	{ -EPROTONOSUPPORT, "was written by a newer version of weightfs; use "
-			    "that version" },
-	{ -ENOSPC, "can't be made, the disk is full" },
-	{ -EDQUOT, "can't be made, the disk quota is used up" },
-	{ -EACCES, "can't be opened for writing, permission is denied" },
-	{ -EROFS, "can't be opened for writing, its filesystem is read-only" },
-	{ -ENOENT, "can't be made, a directory above it is absent" },
+	{ -EUCLEAN, false, "is damaged or not a metadata database of weightfs; "
+			   "it was left as it is, restore it from a copy or a "
+			   "snapshot" },
+	{ -EPROTONOSUPPORT, false, "was written by a newer version of "
+				   "weightfs; use that version" },
+	{ -ENOSPC, true, "can't be made, the disk is full" },
+	{ -EDQUOT, true, "can't be made, the disk quota is used up" },
+	{ -EACCES, true, "can't be opened for writing, permission is denied" },
+	{ -EROFS, true, "can't be opened for writing, its filesystem is "
+			"read-only" },
+	{ -ENOENT, true, "can't be made, a directory above it is absent" },
 };
 /* clang-format on */
 
-void meta_disk_explain(const char *dir, int err, struct buf *why)
+void meta_disk_explain(const char *dir, int err, bool read_only,
+		       struct buf *why)
 {
 	const char *sentence = NULL;
 
 	if (err == -ENOMEM)
 		return;
 	for (size_t i = 0; i < ARRAY_LEN(reasons); i++)
-		if (reasons[i].err == err)
+		if (reasons[i].err == err && !(reasons[i].writing && read_only))
 			sentence = reasons[i].sentence;
 	if (sentence)
 		(void)buf_printf(why, "'%s/" META_DISK_DATA "' %s", dir,

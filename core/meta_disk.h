@@ -40,13 +40,14 @@ int meta_disk_unmap_file(const char *path);
 int meta_disk_sync(int fd);
 int meta_disk_sync_parent(int dirfd);
 
-/* Opens the directory, which is made (mode 0700) if it is absent. -EUCLEAN. */
-int meta_disk_dir(const char *dir, int *ret_fd);
+/* Opens the directory; with make, makes it (mode 0700) if absent. -EUCLEAN. */
+int meta_disk_dir(const char *dir, bool make, int *ret_fd);
 
 /* Joins both, for the caller to free. -ENOMEM. */
 int meta_disk_path(const char *dir, const char *name, char **ret);
 
 /* Appends why the database in dir can't be opened. Silent for -ENOMEM. */
-void meta_disk_explain(const char *dir, int err, struct buf *why);
+void meta_disk_explain(const char *dir, int err, bool read_only,
+		       struct buf *why);
 
 #endif
