@@ -129,7 +129,7 @@ static int check_revision(struct wms_checking *c, const struct meta_bytes *key,
 	if (!same_bytes(key, own.bytes, own.len))
 		return note_revision(c, &m->identity,
 				     "its record is stored as another's");
-	if (m->availability == WEIGHT_DELETED)
+	if (c->logged && m->availability == WEIGHT_DELETED)
 		r = has_names(c, WMS_NAMES_TOMBSTONES, &m->identity.lineage,
 			      &named);
 	if (r == 0 && !named)
@@ -351,7 +351,7 @@ static int check_lineage(struct wms_checking *c, const struct meta_bytes *key,
 		r = note_lineage(c, &l->lineage,
 				 "its watermark is below the target that was "
 				 "reached");
-	if (r == 0)
+	if (r == 0 && c->logged)
 		r = has_names(c, WMS_NAMES_CLAIMS, &l->lineage, &named);
 	if (r == 0 && !named)
 		r = note_lineage(c, &l->lineage,
@@ -398,7 +398,10 @@ int wms_check(struct weight_metadata_store *store, struct buf *report,
 	      uint64_t *ret_bad)
 {
 	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
-	struct wms_checking c = { .report = report };
+	struct wms_checking c = {
+		.report = report,
+		.logged = store->schema >= WMS_SCHEMA_WITH_LOG,
+	};
 	int r = meta_check(store->meta);
 
 	if (is_damage(r))
@@ -409,7 +412,7 @@ int wms_check(struct weight_metadata_store *store, struct buf *report,
 	c.txn = txn;
 	if (r == 0)
 		r = wms_check_records(&c);
-	if (r == 0)
+	if (r == 0 && c.logged)
 		r = wms_check_log(&c);
 	if (r == 0)
 		*ret_bad = c.bad;

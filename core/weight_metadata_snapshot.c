@@ -269,7 +269,9 @@ static int restore_body(struct meta_txn *txn, void *arg)
 	cleanup(weight_snapshot_reader_free_cleanup) struct
 		weight_snapshot_reader *reader = NULL;
 	cleanup(buf_release) struct buf report = BUF_INIT;
-	struct wms_checking c = { .txn = txn, .report = &report };
+	struct wms_checking c = { .txn = txn,
+				  .report = &report,
+				  .logged = true };
 	struct weight_snapshot_head head;
 	struct restore *in = arg;
 	int r;

@@ -9,6 +9,7 @@
 #include "core/cursor.h"
 #include "core/digest.h"
 #include "core/log.h"
+#include "core/util.h"
 #include "core/weight_key.h"
 #include "core/weight_metadata_store_priv.h"
 
@@ -19,30 +20,39 @@
 
 /* ---- Opening ---- */
 
-static int schema_body(struct meta_txn *txn, void *arg)
+/* Errors: -EPROTONOSUPPORT. */
+static int schema_read(struct meta_txn *txn,
+		       struct weight_metadata_store *store)
 {
-	struct weight_metadata_store *store = arg;
 	struct meta_bytes boot_id;
-	uint64_t version;
-	int r;
+	int r = wms_state_get(txn, STATE_SCHEMA, 0, &store->schema);
 
-	r = wms_state_get(txn, STATE_SCHEMA, 0, &version);
 	if (r < 0)
 		return r;
-	if (version > WMS_SCHEMA_VERSION)
+	if (store->schema > WMS_SCHEMA_VERSION)
 		return log_debug(-EPROTONOSUPPORT, "schema %llu",
-				 (unsigned long long)version);
+				 (unsigned long long)store->schema);
 	r = meta_get(txn, META_DB_STATE, STATE_BOOT_ID, strlen(STATE_BOOT_ID),
 		     &boot_id);
 	if (r < 0 && r != -ENOENT)
 		return r;
 	store->is_new = r == -ENOENT;
-	if (version == WMS_SCHEMA_VERSION)
+	return 0;
+}
+
+static int schema_body(struct meta_txn *txn, void *arg)
+{
+	struct weight_metadata_store *store = arg;
+	int r = schema_read(txn, store);
+
+	if (r < 0)
+		return r;
+	if (store->schema == WMS_SCHEMA_VERSION)
 		return WMS_NOTHING_TO_WRITE;
 	r = wms_state_put(txn, STATE_SCHEMA, WMS_SCHEMA_VERSION);
 	if (r < 0)
 		return r;
-	if (version == 0)
+	if (store->schema == 0)
 		return wms_state_put(txn, STATE_EPOCH, 1);
 	/* What was there before there was a log stands for its first entry. */
 	r = wms_oplog_begin(txn, 2);
@@ -50,8 +60,16 @@ static int schema_body(struct meta_txn *txn, void *arg)
 	return r < 0 ? r : wms_names_add_tombstones(txn);
 }
 
-int wms_open(const char *dir, struct weight_metadata_store **ret,
-	     struct buf *why)
+static int schema_look(struct weight_metadata_store *store)
+{
+	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
+	int r = meta_read_begin(store->meta, &txn);
+
+	return r < 0 ? r : schema_read(txn, store);
+}
+
+static int open_as(const char *dir, bool read_only,
+		   struct weight_metadata_store **ret, struct buf *why)
 {
 	cleanup(wms_close_cleanup) struct weight_metadata_store *store = NULL;
 	int r;
@@ -60,10 +78,12 @@ int wms_open(const char *dir, struct weight_metadata_store **ret,
 	if (!store)
 		return -ENOMEM;
 	store->options.oplog_keep = WMS_OPLOG_KEEP_DEFAULT;
-	r = meta_open(dir, META_BYTES_MAX, &store->meta, why);
+	r = read_only ? meta_open_read(dir, &store->meta, why) :
+			meta_open(dir, META_BYTES_MAX, &store->meta, why);
 	if (r < 0)
 		return r;
-	r = wms_update(store, META_RESERVED, schema_body, store);
+	r = read_only ? schema_look(store) :
+			wms_update(store, META_RESERVED, schema_body, store);
 	if (r < 0) {
 		(void)buf_printf(
 			why, "the metadata in '%s' can't be used: %s", dir,
@@ -71,8 +91,22 @@ int wms_open(const char *dir, struct weight_metadata_store **ret,
 						strerror(-r));
 		return r;
 	}
+	if (!read_only)
+		store->schema = WMS_SCHEMA_VERSION;
 	*ret = take_ptr(store);
 	return 0;
+}
+
+int wms_open(const char *dir, struct weight_metadata_store **ret,
+	     struct buf *why)
+{
+	return open_as(dir, false, ret, why);
+}
+
+int wms_open_read(const char *dir, struct weight_metadata_store **ret,
+		  struct buf *why)
+{
+	return open_as(dir, true, ret, why);
 }
 
 void wms_close(struct weight_metadata_store *store)
@@ -93,6 +127,26 @@ void wms_configure(struct weight_metadata_store *store,
 bool wms_is_new(const struct weight_metadata_store *store)
 {
 	return store->is_new;
+}
+
+int wms_totals(struct weight_metadata_store *store, struct wms_totals *ret)
+{
+	const struct {
+		enum meta_db db;
+		uint64_t *count;
+	} maps[] = {
+		{ META_DB_REVISION, &ret->revisions },
+		{ META_DB_STAGING, &ret->staged },
+		{ META_DB_LEASE, &ret->leases },
+		{ META_DB_OPERATION, &ret->operations },
+		{ META_DB_LINEAGE, &ret->lineages },
+	};
+	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
+	int r = meta_read_begin(store->meta, &txn);
+
+	for (size_t i = 0; i < ARRAY_LEN(maps) && r == 0; i++)
+		r = meta_count(txn, maps[i].db, maps[i].count);
+	return r;
 }
 
 /* ---- Boots ---- */

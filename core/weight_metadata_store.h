@@ -72,6 +72,13 @@ struct weight_metadata_store;
 /* Opens the store in directory dir. Errors: as meta_open(). */
 int wms_open(const char *dir, struct weight_metadata_store **ret,
 	     struct buf *why);
+/*
+ * Opens it to be read only. Nothing on the disk changes, and one that an older
+ * version wrote stays as it is. Errors: as meta_open_read(); of every mutation
+ * -EROFS.
+ */
+int wms_open_read(const char *dir, struct weight_metadata_store **ret,
+		  struct buf *why);
 void wms_close(struct weight_metadata_store *store); /* accepts NULL */
 DEFINE_CLEANUP(struct weight_metadata_store *, wms_close)
 
@@ -98,6 +105,16 @@ void wms_configure(struct weight_metadata_store *store,
  * who refuses to begin then will be told so again next time.
  */
 bool wms_is_new(const struct weight_metadata_store *store);
+
+/* How many there are of each. */
+struct wms_totals {
+	uint64_t revisions; /* in any state */
+	uint64_t staged;
+	uint64_t leases;
+	uint64_t operations;
+	uint64_t lineages;
+};
+int wms_totals(struct weight_metadata_store *store, struct wms_totals *ret);
 
 /*
  * Reads everything and checks that it fits together: each record and index, ids,

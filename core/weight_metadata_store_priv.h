@@ -14,11 +14,15 @@
 struct weight_metadata_store {
 	struct meta *meta;
 	bool is_new;
+	uint64_t schema; /* of what is on the disk; 0: nothing ever was */
 	struct wms_options options;
 };
 
 /* A body that found nothing to write; the transaction is dropped. */
 #define WMS_NOTHING_TO_WRITE 1
+
+/* From it on there are a log, and lists of names. */
+#define WMS_SCHEMA_WITH_LOG 2
 
 #define WMS_U64_LEN 8
 #define WMS_STATE_NEXT_OPERATION_ID "next_operation_id"
@@ -74,6 +78,9 @@ int wms_table_next(struct weight_metadata_store *store,
 int wms_table_each(struct weight_metadata_store *store,
 		   const struct wms_table *t, struct wms_position *position,
 		   void **ret);
+/* The same inside a transaction, which may change things between two steps. */
+int wms_table_step(struct meta_txn *txn, const struct wms_table *t,
+		   struct wms_position *position, void **ret);
 
 /* What all keys of a lineage's revisions begin with. */
 int wms_key_of_lineage(const struct weight_lineage *l, struct wms_key *ret);
@@ -169,6 +176,7 @@ int wms_revision_write(const struct weight_metadata_store *store,
 
 struct wms_checking {
 	struct meta_txn *txn;
+	bool logged;        /* it has a log, and lists of names */
 	struct buf *report; /* a line for each thing that is wrong */
 	uint64_t bad;       /* how many there are */
 	uint64_t next_lease_id, next_operation_id;

@@ -275,18 +275,13 @@ int wms_table_next(struct weight_metadata_store *store,
 	return lineage_step(c, t, lineage, from.len, &from, ret);
 }
 
-int wms_table_each(struct weight_metadata_store *store,
-		   const struct wms_table *t, struct wms_position *position,
-		   void **ret)
+int wms_table_step(struct meta_txn *txn, const struct wms_table *t,
+		   struct wms_position *position, void **ret)
 {
-	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
 	cleanup(meta_cursor_close_cleanup) struct meta_cursor *c = NULL;
 	struct meta_bytes key, value;
 	int r;
 
-	r = meta_read_begin(store->meta, &txn);
-	if (r < 0)
-		return r;
 	r = meta_cursor_open(txn, t->db, NULL, 0, &c);
 	if (r < 0)
 		return r;
@@ -299,6 +294,16 @@ int wms_table_each(struct weight_metadata_store *store,
 	position->len = key.len;
 	memcpy(position->key, key.data, key.len);
 	return t->decode(&value, ret);
+}
+
+int wms_table_each(struct weight_metadata_store *store,
+		   const struct wms_table *t, struct wms_position *position,
+		   void **ret)
+{
+	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
+	int r = meta_read_begin(store->meta, &txn);
+
+	return r < 0 ? r : wms_table_step(txn, t, position, ret);
 }
 
 int wms_table_find(struct meta_txn *txn, const struct wms_table *t,

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <lmdb.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -251,6 +252,50 @@ START_TEST(damage_is_refused_and_left_as_it_is)
 }
 END_TEST
 
+/* As a version made it that did not know this map yet. */
+static void remove_map(const char *name)
+{
+	MDB_env *env;
+	MDB_txn *txn;
+	MDB_dbi dbi;
+
+	ck_assert_int_eq(mdb_env_create(&env), 0);
+	ck_assert_int_eq(mdb_env_set_maxdbs(env, META_DB_COUNT), 0);
+	ck_assert_int_eq(mdb_env_open(env, dir, 0, 0600), 0);
+	ck_assert_int_eq(mdb_txn_begin(env, NULL, 0, &txn), 0);
+	ck_assert_int_eq(mdb_dbi_open(txn, name, 0, &dbi), 0);
+	ck_assert_int_eq(mdb_drop(txn, dbi, 1), 0);
+	ck_assert_int_eq(mdb_txn_commit(txn), 0);
+	mdb_env_close(env);
+}
+
+START_TEST(a_map_that_is_not_there_is_empty)
+{
+	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
+	cleanup(buf_release) struct buf why = BUF_INIT;
+	struct meta_cursor *c = NULL;
+	struct meta_bytes key, value;
+	uint64_t count = 77;
+	struct meta *m;
+
+	make(10);
+	remove_map("oplog");
+	ck_assert_int_eq(meta_open_read(dir, &m, &why), 0);
+	ck_assert_int_eq(meta_check(m), 0);
+	ck_assert_int_eq(meta_read_begin(m, &txn), 0);
+	ck_assert_int_eq(meta_get(txn, META_DB_OPLOG, "a", 1, &value), -ENOENT);
+	ck_assert_int_eq(meta_count(txn, META_DB_OPLOG, &count), 0);
+	ck_assert_uint_eq(count, 0);
+	ck_assert_int_eq(meta_cursor_open(txn, META_DB_OPLOG, "p", 1, &c), 0);
+	ck_assert_int_eq(meta_cursor_seek(c, NULL, 0, &key, &value), -ENOENT);
+	ck_assert_int_eq(meta_cursor_next(c, &key, &value), -ENOENT);
+	meta_cursor_close(c);
+	meta_read_end(take_ptr(txn));
+	ck_assert_uint_eq(count_in(m, META_DB_REVISION), 10);
+	meta_close(m);
+}
+END_TEST
+
 static int sweep_body(void)
 {
 	cleanup(buf_release) struct buf why = BUF_INIT;
@@ -286,6 +331,7 @@ Suite *suite(void)
 	tcase_add_test(tc, what_is_not_there_is_not_made);
 	tcase_add_loop_test(tc, damage_is_refused_and_left_as_it_is, 0,
 			    (int)ARRAY_LEN(damages));
+	tcase_add_test(tc, a_map_that_is_not_there_is_empty);
 	tcase_add_test(tc, every_allocation_may_fail);
 	suite_add_tcase(s, tc);
 	return s;
