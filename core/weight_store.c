@@ -7,25 +7,19 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
-#include <sys/file.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "core/dir.h"
 #include "core/holders.h"
 #include "core/log.h"
 #include "core/metrics.h"
 #include "core/pace.h"
 #include "core/prefetch.h"
+#include "core/store_dir.h"
 #include "core/tree_priv.h"
 #include "core/weight_key.h"
 
-#define LOCK_NAME "lock"
-#define META_NAME "meta"
-#define TREE_NAME "tree"
-#define GROUPS_NAME "groups"
 #define WORKERS 8
 #define BULK_WORKERS 4
 #define TENDERS 6
@@ -34,9 +28,6 @@
 #define PREFETCH_RESERVE ((uint64_t)256 << 20)
 #define HOST_LEN 256
 #define KEPT_SHARE 4 /* a quarter */
-/* Together two seconds. */
-#define LOCK_TRIES 40
-#define LOCK_PAUSE_NS 50000000
 
 /* ---- Conditions ---- */
 
@@ -89,45 +80,22 @@ static int say(int r, struct buf *why, const char *what, const char *path)
 	return r;
 }
 
-/* What a store that was only half made may hold beside its lock. */
-static bool is_beginning(const char *name)
+static int refuse_directory(const struct store_dir *d, const char *path,
+			    struct buf *why)
 {
-	return strcmp(name, TREE_NAME) == 0 || strcmp(name, GROUPS_NAME) == 0;
-}
-
-/*
- * Whether the directory holds something, and whether that is a store, or what
- * a kill left of making one.
- */
-static int look_inside(int fd, bool *ret_empty, bool *ret_store)
-{
-	cleanup(dir_close_cleanup) DIR *d = NULL;
-	bool locked = false;
-	bool foreign = false;
-	bool records = false;
-	const char *name;
-	int r = dir_open(fd, ".", &d);
-
-	*ret_empty = true;
-	while (r == 0 && (r = dir_next(d, &name)) == 0 && name) {
-		if (strcmp(name, "lost+found") == 0)
-			continue;
-		*ret_empty = false;
-		if (strcmp(name, META_NAME) == 0)
-			records = true;
-		else if (strcmp(name, LOCK_NAME) == 0)
-			locked = true;
-		else if (!is_beginning(name))
-			foreign = true;
-	}
-	*ret_store = records || (locked && !foreign);
-	return r;
+	(void)buf_printf(
+		why, "'%s' is neither a store nor an empty directory%s", path,
+		d->foreign ? "" :
+			     "; what is left of a store needs its "
+			     "meta/data.mdb, or a snapshot (weightfs "
+			     "--import)");
+	return -EUCLEAN;
 }
 
 static int open_directory(struct weight_store *s, const char *path,
 			  struct buf *why)
 {
-	bool empty, ours;
+	struct store_dir d;
 	int r;
 
 	if (mkdir(path, 0700) < 0 && errno != EEXIST)
@@ -135,53 +103,32 @@ static int open_directory(struct weight_store *s, const char *path,
 	s->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (s->fd < 0)
 		return say(-errno, why, "opening the store", path);
-	r = look_inside(s->fd, &empty, &ours);
+	r = store_dir_look(s->fd, &d);
 	if (r < 0)
 		return say(r, why, "reading the store", path);
-	if (!empty && !ours) {
-		(void)buf_printf(why,
-				 "'%s' is neither a store nor an empty "
-				 "directory",
-				 path);
-		return -EUCLEAN;
-	}
+	if (!d.empty && !store_dir_is_store(&d))
+		return refuse_directory(&d, path, why);
 	/* The bytes of all tenants lie below: their owner alone goes in. */
 	if (fchmod(s->fd, 0700) < 0)
 		return say(-errno, why, "making private the store", path);
 	return 0;
 }
 
-/*
- * umount returns before the daemon behind the mount has closed its store, so a
- * mount right after it has to wait a little.
- */
-static int lock_patiently(int fd)
-{
-	const struct timespec pause = { .tv_nsec = LOCK_PAUSE_NS };
-
-	for (int tries = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; tries++) {
-		if (errno != EWOULDBLOCK || tries == LOCK_TRIES)
-			return -errno;
-		(void)clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);
-	}
-	return 0;
-}
-
 static int take_lock(struct weight_store *s, const char *path, struct buf *why)
 {
-	int r;
+	bool made;
+	int r = store_dir_lock(s->fd, true, &made, &s->lock_fd);
 
-	s->lock_fd = openat(s->fd, LOCK_NAME,
-			    O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
-	if (s->lock_fd < 0)
-		return say(-errno, why, "locking the store", path);
-	r = lock_patiently(s->lock_fd);
+	if (r == -EBUSY) {
+		(void)buf_printf(why,
+				 "somebody has the store '%s' open, most "
+				 "likely another daemon",
+				 path);
+		return r;
+	}
 	if (r == 0)
-		return 0;
-	if (r != -EWOULDBLOCK)
-		return say(r, why, "locking the store", path);
-	(void)buf_printf(why, "another daemon has the store '%s' open", path);
-	return -EBUSY;
+		r = store_dir_drop_unfinished(s->fd);
+	return r < 0 ? say(r, why, "locking the store", path) : 0;
 }
 
 static int open_subdir(int dirfd, const char *name, int *ret)
@@ -198,8 +145,8 @@ static int open_subdirs(struct weight_store *s, const char *path,
 {
 	int r;
 
-	if ((r = open_subdir(s->fd, TREE_NAME, &s->tree_fd)) < 0 ||
-	    (r = open_subdir(s->fd, GROUPS_NAME, &s->groups_fd)) < 0)
+	if ((r = open_subdir(s->fd, STORE_TREE_NAME, &s->tree_fd)) < 0 ||
+	    (r = open_subdir(s->fd, STORE_GROUPS_NAME, &s->groups_fd)) < 0)
 		return say(r, why, "opening directories of the store", path);
 	/* What users make below the root has their modes; the root is fixed. */
 	if (fchmod(s->tree_fd, 0755) < 0)
@@ -220,10 +167,10 @@ static int open_records(struct weight_store *s, const char *path,
 	char boot_id[CLOCK_BOOT_ID_LEN + 1];
 	struct buf meta = BUF_INIT;
 	bool unclean = false;
-	bool empty, ours;
+	bool empty;
 	int r;
 
-	r = buf_printf(&meta, "%s/" META_NAME, path);
+	r = buf_printf(&meta, "%s/" STORE_META_NAME, path);
 	if (r == 0)
 		r = wms_open(meta.data, &s->records, why);
 	buf_release(&meta);
@@ -231,11 +178,13 @@ static int open_records(struct weight_store *s, const char *path,
 		return r;
 	wms_configure(s->records, &options);
 	if (wms_is_new(s->records)) {
-		r = look_inside(s->groups_fd, &empty, &ours);
+		r = store_dir_is_empty(s->groups_fd, ".", &empty);
 		if (r == 0 && !empty) {
 			(void)buf_printf(why,
 					 "the store '%s' has payload and no "
-					 "metadata; put meta/data.mdb back",
+					 "metadata; put meta/data.mdb back, or "
+					 "bring a snapshot in with weightfs "
+					 "--import",
 					 path);
 			r = -EUCLEAN;
 		}

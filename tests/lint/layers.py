@@ -33,7 +33,7 @@ RANKS = {
        "oplog weight_snapshot",
     2: "meta weight_metadata_store weight_metadata chunk_digest "
        "chunk_buffer chunk_check payload holders pins prefetch stamps "
-       "store_trial derived",
+       "store_dir store_trial derived",
     3: "weight_upload_plan weight_reshard weight_residency_planner",
     # What runs lives in one running store, behind its two doors.
     4: "lease_keeper staging publish reconciler removal tree upkeep view weight_store "
