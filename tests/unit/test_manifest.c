@@ -168,6 +168,28 @@ START_TEST(the_digest_is_the_one_that_others_compute)
 }
 END_TEST
 
+/* Payload summary of the example: 3 objects, 40 bytes. */
+START_TEST(the_example_has_three_objects_of_forty_bytes)
+{
+	cleanup(manifest_unref_cleanup) struct manifest *m = NULL;
+	uint64_t count = 0, bytes = 0;
+
+	ck_assert_int_eq(demo(MANAGED, &m, NULL), 0);
+	for (size_t i = 0; i < m->fragment_count; i++) {
+		const struct manifest_fragment *f = &m->fragments[i];
+		bool is_new = true;
+
+		for (size_t k = 0; k < i; k++)
+			is_new &= strcmp(f->object_key,
+					 m->fragments[k].object_key) != 0;
+		count += is_new;
+		bytes += f->nbytes;
+	}
+	ck_assert_uint_eq(count, 3);
+	ck_assert_uint_eq(bytes, 40);
+}
+END_TEST
+
 START_TEST(everything_can_be_found_again)
 {
 	cleanup(manifest_unref_cleanup) struct manifest *m = NULL;
@@ -916,6 +938,7 @@ Suite *suite(void)
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, the_digest_is_the_one_that_others_compute, 0,
 			    ARRAY_LEN(golden));
+	tcase_add_test(t, the_example_has_three_objects_of_forty_bytes);
 	tcase_add_test(t, everything_can_be_found_again);
 	tcase_add_test(t, a_reference_keeps_it_alive);
 	tcase_add_loop_test(t, what_is_legal_is_read_and_written_as_it_was, 0,
