@@ -26,6 +26,10 @@ struct listing {
 	struct buf entries; /* array of struct listing_entry */
 	size_t count;
 
+	/* Of the real directory behind the node, where that is streamed. */
+	DIR *real;
+	uint64_t real_at; /* its own position */
+
 	/* In a stream: what comes at position count + next is behind this. */
 	uint64_t next;
 	uint64_t after_number;
@@ -92,14 +96,30 @@ static int add_control(struct listing *l)
 	return r == -ENOENT ? 0 : r;
 }
 
+/*
+ * There may be a million tenants, namespaces, resources or revisions. In a
+ * lineage the real names are its users' few symlinks.
+ */
+static bool streams_real(const struct node *node)
+{
+	return node->kind == NODE_DIR && !node_is_lineage(node);
+}
+
 static int add_dir(struct listing *l)
 {
 	uint64_t generation;
-	int r = add_real(l, weight_dir_fd(l->node->dir));
+	int r;
 
-	if (r == 0 && l->node == l->fs->root)
-		r = add(l, FS_CONTROL_NAME, UNKNOWN_INO, S_IFDIR);
-	if (r < 0 || !node_is_lineage(l->node))
+	if (streams_real(l->node)) {
+		r = dir_open(weight_dir_fd(l->node->dir), ".", &l->real);
+		if (r == -ENOTDIR)
+			r = -ENOENT;
+		return r == 0 && l->node == l->fs->root ?
+			       add(l, FS_CONTROL_NAME, UNKNOWN_INO, S_IFDIR) :
+			       r;
+	}
+	r = add_real(l, weight_dir_fd(l->node->dir));
+	if (r < 0)
 		return r;
 	r = weight_dir_next_generation(l->node->dir, true, 0, &generation);
 	if (r == -ENOENT)
@@ -163,6 +183,8 @@ void listing_free(struct listing *l)
 	if (!l)
 		return;
 	node_unref(l->fs, l->node, 1);
+	if (l->real)
+		dir_close(l->real);
 	buf_release(&l->names);
 	buf_release(&l->entries);
 	free(l);
@@ -173,6 +195,7 @@ struct shown {
 	const char *name;
 	uint64_t ino;
 	mode_t type;
+	uint64_t next; /* the position behind it */
 	bool streamed;
 	uint64_t number; /* 0: it is no number */
 	char printed[WEIGHT_TREE_NAME_MAX + 1];
@@ -298,10 +321,41 @@ static int show_tensor(struct listing *l, uint64_t ordinal, struct shown *ret)
 	return 0;
 }
 
+/*
+ * Positions are those of the directory itself, behind what was copied. A
+ * directory that has the whole range for them ends at the last one.
+ */
+static int show_real(struct listing *l, uint64_t at, struct shown *ret)
+{
+	uint64_t last = INT64_MAX - l->count;
+	const struct dirent *d;
+
+	if (at >= last)
+		return -ENOENT;
+	if (at != l->real_at)
+		seekdir(l->real, (long)at);
+	do {
+		errno = 0;
+		d = readdir(l->real);
+	} while (d &&
+		 (strcmp(d->d_name, ".") == 0 || strcmp(d->d_name, "..") == 0));
+	if (!d) {
+		l->real_at = UINT64_MAX;
+		return errno ? -errno : -ENOENT;
+	}
+	l->real_at = (uint64_t)d->d_off;
+	ret->name = d->d_name;
+	ret->ino = d->d_ino;
+	ret->type = DTTOIF(d->d_type);
+	ret->next = l->count + (l->real_at < last ? l->real_at : last);
+	return 0;
+}
+
 static int show(struct listing *l, uint64_t position, struct shown *ret)
 {
 	struct listing_entry e;
 
+	ret->next = position + 1;
 	if (position < l->count) {
 		memcpy(&e, l->entries.data + position * sizeof(e), sizeof(e));
 		ret->name = l->names.data + e.name;
@@ -309,6 +363,8 @@ static int show(struct listing *l, uint64_t position, struct shown *ret)
 		ret->type = e.type;
 		return 0;
 	}
+	if (l->real)
+		return show_real(l, position - l->count, ret);
 	if (l->node->kind == NODE_TENSORS)
 		return show_tensor(l, position - l->count, ret);
 	if (has_numbers(l->node) || l->node->kind == NODE_NAMES)
@@ -321,7 +377,7 @@ int listing_fill(struct listing *l, fuse_req_t req, uint64_t position,
 {
 	size_t used = 0;
 
-	for (;; position++) {
+	for (;;) {
 		struct shown shown = { 0 };
 		struct stat st = { 0 };
 		size_t need;
@@ -334,7 +390,7 @@ int listing_fill(struct listing *l, fuse_req_t req, uint64_t position,
 		st.st_ino = shown.ino;
 		st.st_mode = shown.type;
 		need = fuse_add_direntry(req, data + used, size - used,
-					 shown.name, &st, (off_t)position + 1);
+					 shown.name, &st, (off_t)shown.next);
 		if (need > size - used && used == 0)
 			return -EINVAL;
 		if (need > size - used)
@@ -342,6 +398,7 @@ int listing_fill(struct listing *l, fuse_req_t req, uint64_t position,
 		used += need;
 		if (shown.streamed)
 			take(l, &shown);
+		position = shown.next;
 	}
 	*ret_len = used;
 	return 0;

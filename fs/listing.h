@@ -5,9 +5,10 @@
  * A listing is a copy of the names that were there when it was begun, followed
  * by what is too many to copy and is asked for piece by piece: generations,
  * operations and tombstones, in numeric order, tensors, and what has claims and
- * tombstones. Position 0 begins anew; any position that was told may be returned
- * to, and names that neither came nor went meanwhile are shown exactly once. No
- * descriptor stays open, and memory doesn't grow with what is asked for.
+ * tombstones. A directory above lineages is read as it is, through a descriptor
+ * of the listing's own. Position 0 begins anew; any position that was told may be
+ * returned to, and names that neither came nor went meanwhile are shown exactly
+ * once. Memory doesn't grow with what is asked for.
  *
  * Not thread-safe; belongs to a handle and its lock.
  */
