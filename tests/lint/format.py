@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 VERSION = 14
-FOLDERS = ("core", "fs", "transport", "mount-helpers", "tests")
+FOLDERS = ("core", "fs", "transport", "mount-helpers", "examples", "tests")
 
 
 def formatter():

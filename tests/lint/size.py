@@ -12,7 +12,7 @@ import sys
 
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 1000
-FOLDERS = ("core", "fs", "transport", "mount-helpers", "tests")
+FOLDERS = ("core", "fs", "transport", "mount-helpers", "examples", "tests")
 
 
 def errors(name, lines):
