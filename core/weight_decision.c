@@ -36,6 +36,8 @@ int weight_decide_stage(const struct weight_metadata *existing,
 	else if (existing && is_going(existing))
 		what = "removed, and a removed generation never comes back; "
 		       "use a new one";
+	else if (existing && existing->availability == WEIGHT_IMPORTING)
+		what = "being imported already; use a new generation";
 	else if (existing)
 		what = "published already; use a new generation";
 	if (!what)
