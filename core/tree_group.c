@@ -449,7 +449,14 @@ int weight_group_metadata(struct weight_group *group,
 
 /* ---- The gate of mutations ---- */
 
-int weight_group_enter(struct weight_group *group, struct work *parked)
+static void park_locked(struct weight_group *g, struct weight_parked *parked)
+{
+	parked->in = g;
+	parked->work.next = g->parked;
+	g->parked = &parked->work;
+}
+
+int weight_group_enter(struct weight_group *group, struct weight_parked *parked)
 {
 	int r = 0;
 
@@ -459,16 +466,17 @@ int weight_group_enter(struct weight_group *group, struct work *parked)
 		if (!group->awaits_base) {
 			group->mutations++;
 			group->tree_version++;
-			break;
-		}
-		if (group->base_error < 0) {
+		} else if (group->base_error < 0) {
 			r = group->base_error;
-			break;
+		} else if (parked->gives_up || group->store->gives_up) {
+			r = -EINTR;
+		} else {
+			park_locked(group, parked);
+			r = 1;
 		}
-		/* fall through */
+		break;
 	case WEIGHT_GROUP_PUBLISHING:
-		parked->next = group->parked;
-		group->parked = parked;
+		park_locked(group, parked);
 		r = 1;
 		break;
 	case WEIGHT_GROUP_PUBLISHED:
@@ -492,6 +500,13 @@ void weight_group_leave(struct weight_group *group)
 	store_unlock(group->store);
 }
 
+static void submit_locked(struct weight_store *s, struct work *work)
+{
+	container_of(work, struct weight_parked, work)->in = NULL;
+	work->next = NULL;
+	workers_submit(s->workers, work);
+}
+
 void tree_unpark_locked(struct weight_group *g)
 {
 	struct work *at = take_ptr(g->parked);
@@ -499,10 +514,46 @@ void tree_unpark_locked(struct weight_group *g)
 	while (at) {
 		struct work *next = at->next;
 
-		at->next = NULL;
-		workers_submit(g->store->workers, at);
+		submit_locked(g->store, at);
 		at = next;
 	}
+}
+
+/* Whether what waits to enter waits for what is replaced. */
+static bool awaits_base_locked(const struct weight_group *g)
+{
+	return g->awaits_base && g->state == WEIGHT_GROUP_STAGED;
+}
+
+void weight_parked_give_up(struct weight_store *store,
+			   struct weight_parked *parked)
+{
+	struct work **at;
+
+	store_lock(store);
+	parked->gives_up = true;
+	if (parked->in && awaits_base_locked(parked->in)) {
+		at = &parked->in->parked;
+		while (*at != &parked->work)
+			at = &(*at)->next;
+		*at = parked->work.next;
+		submit_locked(store, &parked->work);
+	}
+	store_unlock(store);
+}
+
+void weight_tree_give_up(struct weight_store *store)
+{
+	struct map_entry e;
+	size_t at;
+
+	store_lock(store);
+	store->gives_up = true;
+	at = map_count(store->groups);
+	while (map_next(store->groups, &at, &e))
+		if (awaits_base_locked(e.value))
+			tree_unpark_locked(e.value);
+	store_unlock(store);
 }
 
 /* ---- Staging and aborting ---- */

@@ -309,8 +309,9 @@ struct weight_group {
 	uint64_t
 		tree_synced; /* [lock] directories durable as of this, plus 1 */
 	bool places_synced;  /* [lock] its name and those above are durable */
-	struct work *parked; /* [lock] to be run after an attempt */
-	struct buf error;    /* [lock] */
+	struct work
+		*parked;  /* [lock] of struct weight_parked, to be run later */
+	struct buf error; /* [lock] */
 
 	/* [lock] Of those who wait one looks at the tree, for all. */
 	bool wait_led;
@@ -392,6 +393,7 @@ struct weight_store {
 	bool keeper_runs;
 	pthread_cond_t keeper_wakes;
 	bool stopping;      /* [lock] */
+	bool gives_up;      /* [lock] nobody waits for what is replaced */
 	struct list queue;  /* [lock] staged files to look at */
 	struct list mapped; /* [lock] published files to look at */
 	struct list holds;  /* [lock] tensor files to look at */

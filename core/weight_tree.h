@@ -282,18 +282,37 @@ struct weight_dir *weight_group_lineage(struct weight_group *group);
 /* The directory that was staged, +1 reference. Fast. Errors: -ENOENT, -EMFILE. */
 int weight_group_root(struct weight_group *group, struct weight_file **ret);
 
+/* Who wants to enter a group, and may have to wait. Only work is its own. */
+struct weight_parked {
+	struct work work;
+	struct weight_group *in; /* [lock] where it waits, or NULL */
+	bool gives_up;           /* [lock] */
+};
+
 /*
  * A mutation below a staged group is bracketed by enter and leave, so that a
  * publish attempt sees either all of it or nothing.
  *
  * weight_group_enter() returns 0 when the caller may go on; 1 when an attempt
- * is running: then parked will be submitted to weight_tree_workers() when the
- * attempt is over, and the caller starts again from there; -EROFS when the
- * group is published; -ENOENT when it is gone. What waits for the base of a
- * replacement to go waits likewise, or gets the error when that fails. Fast.
+ * is running, or what the group replaces is being removed first: then the work
+ * of parked will be submitted to weight_tree_workers() when that is over, and
+ * the caller starts again from there; -EROFS when the group is published;
+ * -ENOENT when it is gone; -EINTR for who has given up; the error when the
+ * removing fails. Fast.
  */
-int weight_group_enter(struct weight_group *group, struct work *parked);
+int weight_group_enter(struct weight_group *group,
+		       struct weight_parked *parked);
 void weight_group_leave(struct weight_group *group);
+
+/*
+ * An attempt is over soon. Removing takes as long as it takes, so who waits for
+ * that can give up: it is submitted now, and enters nothing that has to wait
+ * for it. weight_tree_give_up() is for all, now and later, before the end. Any
+ * thread, fast. parked stays until the call has returned.
+ */
+void weight_parked_give_up(struct weight_store *store,
+			   struct weight_parked *parked);
+void weight_tree_give_up(struct weight_store *store);
 
 /* The sentence of the last refusal, or empty. Both fast. */
 int weight_group_error(struct weight_group *group, struct buf *ret);

@@ -72,7 +72,8 @@ static int enter(struct call *call, struct node *node,
 			node_group(node);
 		cleanup(weight_group_unref_cleanup) struct weight_group *now =
 			NULL;
-		int r = group ? weight_group_enter(group, &call->work) : -EPERM;
+		int r = group ? weight_group_enter(group, &call->parked) :
+				-EPERM;
 
 		if (r != 0)
 			return r;
@@ -133,8 +134,27 @@ static int enter_all(struct call *call, struct entered *in)
 	return r;
 }
 
+static void hear(fuse_req_t req, void *data)
+{
+	struct call *call = data;
+
+	(void)req;
+	weight_parked_give_up(call->fs->store, &call->parked);
+}
+
+static void listen(struct call *call)
+{
+	if (call->hears || !call->enters)
+		return;
+	call->hears = true;
+	fuse_req_interrupt_func(call->req, hear, call);
+}
+
 static void call_finish(struct call *call, int r)
 {
+	/* Nobody is in hear() after this. */
+	if (call->hears)
+		fuse_req_interrupt_func(call->req, NULL, NULL);
 	if (r < 0)
 		reply_refused(call->req, r, call->node,
 			      call->name_is_attr ? NULL : call->name,
@@ -148,9 +168,12 @@ static void call_finish(struct call *call, int r)
 
 static void call_run(struct work *work)
 {
-	struct call *call = container_of(work, struct call, work);
+	struct call *call = container_of(work, struct call, parked.work);
 	struct entered in = { 0 };
-	int r = enter_all(call, &in);
+	int r;
+
+	listen(call);
+	r = enter_all(call, &in);
 
 	if (r > 0)
 		return; /* parked, and perhaps running again already */
@@ -175,8 +198,8 @@ struct call *call_new(fuse_req_t req, struct node *node,
 		reply_err(req, -ENOMEM);
 		return NULL;
 	}
-	call->work.run = call_run;
-	call->work.priority = WORK_SERVING;
+	call->parked.work.run = call_run;
+	call->parked.work.priority = WORK_SERVING;
 	list_init(&call->in_long);
 	call->fs = fs_of(req);
 	call->req = req;
@@ -220,7 +243,7 @@ bool call_bytes(struct call *call, const void *bytes, size_t len)
 
 void call_submit(struct call *call)
 {
-	workers_submit(call->fs->workers, &call->work);
+	workers_submit(call->fs->workers, &call->parked.work);
 }
 
 static void *long_main(void *arg)
@@ -228,7 +251,7 @@ static void *long_main(void *arg)
 	struct call *call = arg;
 	struct fs *fs = call->fs;
 
-	call_run(&call->work);
+	call_run(&call->parked.work);
 	fs_end(fs);
 	return NULL;
 }

@@ -12,7 +12,8 @@
  *
  * A call that changes a staged group says so in enters. It may be parked while
  * the group is being published and runs from the start after that, so act()
- * never sees half of an attempt.
+ * never sees half of an attempt. While what the group replaces is removed first
+ * it is parked, too, and then it can be interrupted.
  *
  * Ownership: a call owns its nodes' references, copies of names, and buffers.
  */
@@ -42,13 +43,14 @@
 #define CALL_ENTERS_OTHER 2u
 
 struct call {
-	struct work work;
-	struct list in_long; /* fs->calls_long */
+	struct weight_parked parked; /* its work runs the call */
+	struct list in_long;         /* fs->calls_long */
 	struct fs *fs;
 	fuse_req_t req;
 	int (*act)(struct call *call);
 	void (*reply)(struct call *call); /* NULL: nothing but success */
 	unsigned enters;
+	bool hears;    /* when it is interrupted */
 	bool may_wait; /* not one of the workers runs it */
 
 	/* What was asked. */

@@ -104,6 +104,7 @@ static void wait_idle(struct fs *fs)
 void fs_stop(struct fs *fs)
 {
 	atomic_store(&fs->stopping, true);
+	weight_tree_give_up(fs->store);
 	wait_idle(fs);
 	weight_tree_on_removed(fs->store, NULL, NULL);
 	notifier_free(take_ptr(fs->notifier));

@@ -2,6 +2,7 @@
 /* Replacing one generation by another, through the tree's door. */
 #include "weight_tree_fixture.h"
 
+#include "core/step.h"
 #include "core/weight_lineage.h"
 #include "core/workers.h"
 
@@ -220,7 +221,7 @@ static void run_parked(struct work *work)
 /* Enters as a call of the mount does: it may have to wait. */
 static void enter_patiently(struct weight_group *g)
 {
-	struct work parked = { .run = run_parked };
+	struct weight_parked parked = { .work = { .run = run_parked } };
 	uint64_t end = clock_monotonic_ms() + DEADLINE_MS;
 	int r;
 
@@ -254,6 +255,62 @@ START_TEST(the_base_goes_before_the_first_byte)
 	publish(g, "8");
 	wait_for_claim("7 by 8", "completed");
 	ck_assert_uint_eq(watermark(), 8);
+}
+END_TEST
+
+/* The base is being deleted for as long as this is true. */
+static bool holds_up;
+static void hold_up(const char *name)
+{
+	uint64_t end = clock_monotonic_ms() + DEADLINE_MS;
+
+	while (strcmp(name, "removal: batch") == 0 &&
+	       __atomic_load_n(&holds_up, __ATOMIC_SEQ_CST) &&
+	       clock_monotonic_ms() < end)
+		(void)usleep(1000);
+}
+
+static void expect_run(void)
+{
+	uint64_t end = clock_monotonic_ms() + DEADLINE_MS;
+
+	while (!__atomic_exchange_n(&has_run, false, __ATOMIC_SEQ_CST)) {
+		ck_assert(clock_monotonic_ms() < end);
+		(void)usleep(1000);
+	}
+}
+
+START_TEST(who_waits_for_the_base_to_go_may_give_up)
+{
+	struct weight_parked parked = { .work = { .run = run_parked } };
+	struct weight_parked other = { .work = { .run = run_parked } };
+	struct weight_parked late = { .work = { .run = run_parked } };
+	struct weight_group *base = published("7");
+	cleanup(weight_group_unref_cleanup) struct weight_group *g = stage("8");
+
+	ck_assert_int_eq(weight_group_wait(base, NULL, &why), 0);
+	weight_group_unref(base);
+	holds_up = true;
+	step_hook = hold_up;
+	ck_assert_int_eq(replace(g, 7, WEIGHT_DELETE_FIRST, "req"), 0);
+	ck_assert_int_eq(weight_group_enter(g, &parked), 1);
+	ck_assert_int_eq(weight_group_enter(g, &other), 1);
+	/* It comes before or after it was parked. */
+	weight_parked_give_up(store, &parked);
+	expect_run();
+	ck_assert_int_eq(weight_group_enter(g, &parked), -EINTR);
+	weight_parked_give_up(store, &late);
+	ck_assert_int_eq(weight_group_enter(g, &late), -EINTR);
+	/* All at once, as at the end. */
+	weight_tree_give_up(store);
+	expect_run();
+	ck_assert_int_eq(weight_group_enter(g, &other), -EINTR);
+	__atomic_store_n(&holds_up, false, __ATOMIC_SEQ_CST);
+	wait_for_claim("7 by 8", "target_importing");
+	step_hook = NULL;
+	/* There is nothing to wait for now. */
+	ck_assert_int_eq(weight_group_enter(g, &late), 0);
+	weight_group_leave(g);
 }
 END_TEST
 
@@ -377,6 +434,7 @@ Suite *suite(void)
 	tcase_add_test(tc, a_competitor_is_busy_at_the_latest_at_the_rename);
 	tcase_add_test(tc, what_makes_no_sense_is_refused_and_leaves_no_claim);
 	tcase_add_test(tc, the_base_goes_before_the_first_byte);
+	tcase_add_test(tc, who_waits_for_the_base_to_go_may_give_up);
 	tcase_add_test(tc, a_base_that_is_read_is_not_deleted_first);
 	tcase_add_test(tc,
 		       an_interrupted_successor_is_resumed_by_its_own_request);

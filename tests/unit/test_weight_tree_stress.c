@@ -56,7 +56,7 @@ static void must(bool ok, const char *what, int r)
 /* ---- Entering as a request does ---- */
 
 struct parked {
-	struct work work;
+	struct weight_parked parked;
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	bool runs;
@@ -64,7 +64,7 @@ struct parked {
 
 static void parked_run(struct work *work)
 {
-	struct parked *p = container_of(work, struct parked, work);
+	struct parked *p = container_of(work, struct parked, parked.work);
 
 	(void)pthread_mutex_lock(&p->lock);
 	p->runs = true;
@@ -75,13 +75,13 @@ static void parked_run(struct work *work)
 static int enter(struct weight_group *g)
 {
 	struct parked p = {
-		.work.run = parked_run,
+		.parked.work.run = parked_run,
 		.lock = PTHREAD_MUTEX_INITIALIZER,
 		.cond = PTHREAD_COND_INITIALIZER,
 	};
 	int r;
 
-	while ((r = weight_group_enter(g, &p.work)) == 1) {
+	while ((r = weight_group_enter(g, &p.parked)) == 1) {
 		(void)pthread_mutex_lock(&p.lock);
 		while (!p.runs)
 			(void)pthread_cond_wait(&p.cond, &p.lock);
