@@ -205,6 +205,19 @@ static int request_make(struct replacing *rp,
 	return 0;
 }
 
+/* A request that was given up is over for good, and repeating it does nothing. */
+static int check_lives(struct replacing *rp,
+		       const struct weight_lineage_record *l)
+{
+	if (!weight_upsert_phase_is_terminal(l->claim.phase))
+		return 0;
+	(void)buf_printf(rp->why,
+			 "request %s was given up; announce it under another "
+			 "request_id, or without one",
+			 rp->request_id);
+	return -EEXIST;
+}
+
 static int begin_claim(struct replacing *rp)
 {
 	cleanup(weight_lineage_record_free_cleanup) struct weight_lineage_record
@@ -215,6 +228,8 @@ static int begin_claim(struct replacing *rp)
 	(void)pthread_mutex_lock(&s->namespace_lock);
 	r = wms_upsert_begin(s->records, &rp->request, clock_realtime_ms(), &l,
 			     rp->why);
+	if (r == 0)
+		r = check_lives(rp, l);
 	if (r == 0)
 		tree_claim_apply(s, l);
 	(void)pthread_mutex_unlock(&s->namespace_lock);

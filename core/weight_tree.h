@@ -390,9 +390,9 @@ struct weight_replacement {
  *
  * Errors: -EINVAL; -EPERM files are there already and the base is to go first;
  * -ECANCELED another generation of the base, or not above the watermark;
- * -EBUSY another replacement, or the base is held and is to go first;
- * -EINPROGRESS the base is not READY; -ENOENT no such base; -EOVERFLOW,
- * -ENOSPC, -EIO.
+ * -EBUSY another replacement, or the base is held and is to go first; -EEXIST
+ * the request was given up, another one has another id; -EINPROGRESS the base
+ * is not READY; -ENOENT no such base; -EOVERFLOW, -ENOSPC, -EIO.
  */
 int weight_group_replace(struct weight_group *group,
 			 const struct weight_replacement *replacement,

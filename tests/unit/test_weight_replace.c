@@ -137,8 +137,9 @@ START_TEST(giving_up_the_successor_keeps_the_base)
 	struct weight_group *g = stage("8");
 	cleanup(weight_file_unref_cleanup) struct weight_file *f = NULL;
 
-	ck_assert_int_eq(replace(g, 7, WEIGHT_PUT_FIRST, NULL), 0);
+	ck_assert_int_eq(replace(g, 7, WEIGHT_PUT_FIRST, "req"), 0);
 	/* The same announcement goes on where it is. */
+	ck_assert_int_eq(replace(g, 7, WEIGHT_PUT_FIRST, "req"), 0);
 	ck_assert_int_eq(replace(g, 7, WEIGHT_PUT_FIRST, NULL), 0);
 	ck_assert_int_eq(weight_dir_unstage(lineage, "8", &why), 0);
 	weight_group_unref(g);
@@ -146,10 +147,20 @@ START_TEST(giving_up_the_successor_keeps_the_base)
 	ck_assert_uint_eq(watermark(), 7);
 	f = open_model(base);
 	weight_file_close(f, O_RDONLY);
-	/* And it can be announced again. */
+	/* And it can be announced again, by another name. */
 	g = stage("8");
+	ck_assert_int_eq(replace(g, 7, WEIGHT_PUT_FIRST, "req"), -EEXIST);
+	ck_assert_ptr_nonnull(strstr(why.data, "req was given up"));
+	ck_assert(claim_is("7 by 8", "aborted"));
+	ck_assert_int_eq(weight_group_replaces(g, &why), -ENODATA);
+	for (unsigned i = 0; i < 2; i++) {
+		ck_assert_int_eq(replace(g, 7, WEIGHT_PUT_FIRST, NULL), 0);
+		ck_assert(claim_is("7 by 8", "preparing_target"));
+		ck_assert_int_eq(weight_dir_unstage(lineage, "8", &why), 0);
+		weight_group_unref(g);
+		g = stage("8");
+	}
 	ck_assert_int_eq(replace(g, 7, WEIGHT_PUT_FIRST, NULL), 0);
-	ck_assert(claim_is("7 by 8", "preparing_target"));
 	bring(g);
 	publish(g, "8");
 	weight_group_unref(g);
