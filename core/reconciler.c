@@ -38,6 +38,7 @@ struct watched {
 	struct weight_identity *identity;
 	bool is_import;
 	bool was_left;     /* by the last daemon */
+	bool is_again;     /* [lock] it was begun anew since the last look */
 	uint64_t alive_ms; /* monotonic; an import: when it last had a writer */
 };
 
@@ -62,6 +63,24 @@ static void watched_free(struct watched *w)
 	free(w);
 }
 
+/* What is watched already is looked at again, however often it is announced. */
+static void add_locked(struct reconciler *rc, struct watched *w)
+{
+	for (struct list *at = rc->watched.next; at != &rc->watched;
+	     at = at->next) {
+		struct watched *other =
+			container_of(at, struct watched, in_list);
+
+		if (other->is_import == w->is_import &&
+		    weight_identity_equal(other->identity, w->identity)) {
+			other->is_again = true;
+			watched_free(w);
+			return;
+		}
+	}
+	list_add_tail(&rc->watched, &w->in_list);
+}
+
 static int watch(struct weight_store *s, const struct weight_identity *identity,
 		 bool is_import, bool was_left)
 {
@@ -80,7 +99,7 @@ static int watch(struct weight_store *s, const struct weight_identity *identity,
 	w->was_left = was_left;
 	w->alive_ms = clock_monotonic_ms();
 	store_lock(s);
-	list_add_tail(&s->reconciler->watched, &w->in_list);
+	add_locked(s->reconciler, w);
 	store_unlock(s);
 	reconciler_poke(s);
 	return 0;
@@ -397,30 +416,39 @@ static void look_around(struct reconciler *rc)
 
 /* ---- The thread ---- */
 
-/* Looks at each that is watched now, once. */
+/* The one behind at in the list, to be looked at, or NULL. */
+static struct watched *next_locked(struct reconciler *rc, struct list *at)
+{
+	struct watched *w;
+
+	if (at->next == &rc->watched)
+		return NULL;
+	w = container_of(at->next, struct watched, in_list);
+	w->is_again = false;
+	return w;
+}
+
+/* Looks at each that is watched, once. Nobody else takes one off the list. */
 static void look_at_all(struct reconciler *rc)
 {
 	struct weight_store *s = rc->store;
-	struct list todo;
-	struct list *at;
+	struct watched *w, *next;
 
-	list_init(&todo);
 	store_lock(s);
-	while ((at = list_take_first(&rc->watched)))
-		list_add_tail(&todo, at);
+	w = next_locked(rc, &rc->watched);
 	store_unlock(s);
-	while ((at = list_take_first(&todo))) {
-		struct watched *w = container_of(at, struct watched, in_list);
+	for (; w; w = next) {
 		bool stays = w->is_import ? look_at_import(s, w) :
 					    look_at_claim(s, w);
 
-		if (!stays) {
-			watched_free(w);
-			continue;
-		}
 		store_lock(s);
-		list_add_tail(&rc->watched, &w->in_list);
+		next = next_locked(rc, &w->in_list);
+		stays |= w->is_again;
+		if (!stays)
+			list_remove(&w->in_list);
 		store_unlock(s);
+		if (!stays)
+			watched_free(w);
 	}
 }
 
