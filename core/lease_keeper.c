@@ -27,10 +27,6 @@
 
 #define IDLE_MS 1000 /* longest sleep of the keeper */
 
-const char keeper_fenced[] =
-	"the generation is being replaced by a newer one; nobody comes in any "
-	"more";
-
 /* ---- Queue ---- */
 
 /* Digests are bounded in number, looks for mappings must not wait for them. */
@@ -68,7 +64,7 @@ void keeper_drop_locked(struct weight_group *g)
 	if (--g->holders == 0) {
 		g->idle_since_ms = clock_monotonic_ms();
 		upkeep_poke_locked(g);
-		if (g->fenced)
+		if (g->fenced_by)
 			reconciler_poke_locked(g->store);
 	}
 	(void)pthread_cond_broadcast(&g->changed);
@@ -258,6 +254,22 @@ static void lease_renew(struct weight_group *g)
 
 /* ---- Handles ---- */
 
+static void say_fenced(struct weight_group *g)
+{
+	uint64_t by;
+	char text[128];
+
+	store_lock(g->store);
+	by = g->fenced_by;
+	store_unlock(g->store);
+	(void)snprintf(text, sizeof(text),
+		       "generation %llu is being replaced by %llu, and nobody "
+		       "comes to it any more; open that one",
+		       (unsigned long long)g->identity->generation,
+		       (unsigned long long)by);
+	weight_group_set_error(g, text);
+}
+
 int keeper_hold(struct weight_group *g)
 {
 	for (;;) {
@@ -268,13 +280,15 @@ int keeper_hold(struct weight_group *g)
 			store_wait_locked(g->store, &g->changed, IDLE_MS);
 		if (g->state != WEIGHT_GROUP_PUBLISHED)
 			r = -ENOENT;
-		else if (g->fenced)
+		else if (g->fenced_by)
 			r = -EBUSY;
 		else if (!g->lease_busy && lease_is_live_locked(g))
 			keeper_hold_locked(g);
 		else
 			r = 1;
 		store_unlock(g->store);
+		if (r == -EBUSY)
+			say_fenced(g);
 		if (r <= 0)
 			return r;
 		r = keeper_lease_take(g);
@@ -318,7 +332,7 @@ static int open_read_locked(struct weight_file *f)
 
 	switch (g->state) {
 	case WEIGHT_GROUP_PUBLISHED:
-		if (g->fenced)
+		if (g->fenced_by)
 			return -EBUSY;
 		if (g->removing || g->unpinning || !lease_is_live_locked(g))
 			return 1;
@@ -380,7 +394,7 @@ int weight_file_open(struct weight_file *file, int flags, bool may_block)
 			store_wait_locked(g->store, &g->changed, IDLE_MS);
 		store_unlock(file->store);
 		if (r == -EBUSY)
-			weight_group_set_error(g, keeper_fenced);
+			say_fenced(g);
 		if (r <= 0)
 			return r;
 		if (!may_block)

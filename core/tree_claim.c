@@ -28,7 +28,7 @@ static void apply_locked(struct weight_group *g,
 	bool waits = c && c->target == generation &&
 		     c->phase == WEIGHT_DELETING_BASE;
 
-	g->fenced = weight_lineage_fences(l, generation);
+	g->fenced_by = weight_lineage_fences(l, generation) ? c->target : 0;
 	if (g->awaits_base && !waits && g->state == WEIGHT_GROUP_STAGED)
 		tree_unpark_locked(g);
 	g->awaits_base = waits;

@@ -322,12 +322,12 @@ struct weight_group {
 
 	/* [lock] Handles and mappings that keep the lease. */
 	unsigned holders;
-	bool lease_busy;  /* a worker is changing the record */
-	bool given_up;    /* [lock] nobody waits for the attempt any more */
-	bool removing;    /* a removal is looking around */
-	bool fenced;      /* a replacement lets nobody come in any more */
-	bool awaits_base; /* what it replaces has to go before it is filled */
-	int base_error;   /* removing that failed last time, negative, or 0 */
+	bool lease_busy;    /* a worker is changing the record */
+	bool given_up;      /* [lock] nobody waits for the attempt any more */
+	bool removing;      /* a removal is looking around */
+	bool awaits_base;   /* what it replaces has to go before it is filled */
+	uint64_t fenced_by; /* what replaces it, and nobody comes in; 0: none */
+	int base_error;     /* removing that failed last time, negative, or 0 */
 	enum weight_residency preferred; /* of a staged one, by its policy */
 	bool unpinning;    /* opens wait until it is out of memory */
 	unsigned tending;  /* the daemon itself is at its files */
@@ -797,9 +797,6 @@ int publish_manifest(struct weight_group *g, const struct staging_look *look,
 void publish_result_release(struct publish_result *r);
 
 /* ---- lease_keeper.c ---- */
-
-/* Why an open of a fenced group is refused. */
-extern const char keeper_fenced[];
 
 int keeper_start(struct weight_store *s);
 void keeper_stop(struct weight_store *s);

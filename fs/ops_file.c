@@ -47,7 +47,8 @@ static void explain(const struct node *node, int err, int flags,
 	if (!group || weight_group_state(group) != WEIGHT_GROUP_PUBLISHED)
 		return;
 	/* The store has said so already: for the log. */
-	if (err == -EINPROGRESS || (err == -EINVAL && flags & O_DIRECT))
+	if (err == -EINPROGRESS || err == -EBUSY ||
+	    (err == -EINVAL && flags & O_DIRECT))
 		(void)weight_group_error(group, why);
 	else if (err == -EIO)
 		(void)weight_group_damage(group, why);
@@ -139,6 +140,7 @@ static int act_open_tensor(struct call *call)
 				 &call->fi);
 	if (r < 0) {
 		handle_close(handle);
+		explain(call->node, r, O_RDONLY, &call->why);
 		return r;
 	}
 	call->handle = handle;
