@@ -79,6 +79,15 @@ int store_dir_is_empty(int fd, const char *name, bool *ret)
 	return r;
 }
 
+int store_dir_has_data(int fd, bool *ret)
+{
+	struct stat st;
+
+	*ret = fstatat(fd, STORE_META_NAME "/" STORE_DATA_NAME, &st,
+		       AT_SYMLINK_NOFOLLOW) == 0;
+	return *ret || errno == ENOENT ? 0 : -errno;
+}
+
 /* ---- The lock ---- */
 
 static int open_lock(int fd, bool make, bool *ret_made)

@@ -18,6 +18,7 @@
 
 #define STORE_LOCK_NAME "lock"
 #define STORE_META_NAME "meta"
+#define STORE_DATA_NAME "data.mdb" /* in it, or in the new one */
 #define STORE_META_NEW_NAME "meta.new"
 #define STORE_TREE_NAME "tree"
 #define STORE_GROUPS_NAME "groups"
@@ -41,6 +42,9 @@ static inline bool store_dir_is_store(const struct store_dir *d)
 
 /* Whether the directory `name` below fd has nothing in it but lost+found. */
 int store_dir_is_empty(int fd, const char *name, bool *ret);
+
+/* Whether there is a metadata database, whatever is in it. */
+int store_dir_has_data(int fd, bool *ret);
 
 /*
  * Takes the lock of the store in directory fd, and waits a little for who is

@@ -155,6 +155,48 @@ static int open_subdirs(struct weight_store *s, const char *path,
 	return 0;
 }
 
+/* Payload without metadata: that got lost, and what is there is no rubbish. */
+static int must_be_empty(struct weight_store *s, const char *path,
+			 struct buf *why)
+{
+	bool empty;
+	int r = store_dir_is_empty(s->groups_fd, ".", &empty);
+
+	if (r < 0)
+		return say(r, why, "reading the store", path);
+	if (empty)
+		return 0;
+	(void)buf_printf(why,
+			 "the store '%s' has payload and no metadata; put "
+			 "meta/data.mdb back, or bring a snapshot in with "
+			 "weightfs --import",
+			 path);
+	return -EUCLEAN;
+}
+
+static int open_database(struct weight_store *s, const char *path,
+			 struct buf *why)
+{
+	struct buf meta = BUF_INIT;
+	bool there;
+	int r = store_dir_has_data(s->fd, &there);
+
+	if (r < 0)
+		return say(r, why, "reading the store", path);
+	if (!there) {
+		r = must_be_empty(s, path, why);
+		if (r < 0)
+			return r;
+	}
+	r = buf_printf(&meta, "%s/" STORE_META_NAME, path);
+	if (r == 0)
+		r = wms_open(meta.data, &s->records, why);
+	buf_release(&meta);
+	if (r == 0 && wms_is_new(s->records))
+		r = must_be_empty(s, path, why);
+	return r;
+}
+
 static int open_records(struct weight_store *s, const char *path,
 			struct buf *why)
 {
@@ -165,32 +207,12 @@ static int open_records(struct weight_store *s, const char *path,
 		.oplog_keep = s->config->oplog_keep,
 	};
 	char boot_id[CLOCK_BOOT_ID_LEN + 1];
-	struct buf meta = BUF_INIT;
 	bool unclean = false;
-	bool empty;
-	int r;
+	int r = open_database(s, path, why);
 
-	r = buf_printf(&meta, "%s/" STORE_META_NAME, path);
-	if (r == 0)
-		r = wms_open(meta.data, &s->records, why);
-	buf_release(&meta);
 	if (r < 0)
 		return r;
 	wms_configure(s->records, &options);
-	if (wms_is_new(s->records)) {
-		r = store_dir_is_empty(s->groups_fd, ".", &empty);
-		if (r == 0 && !empty) {
-			(void)buf_printf(why,
-					 "the store '%s' has payload and no "
-					 "metadata; put meta/data.mdb back, or "
-					 "bring a snapshot in with weightfs "
-					 "--import",
-					 path);
-			r = -EUCLEAN;
-		}
-		if (r < 0)
-			return r;
-	}
 	if ((r = clock_boot_id(boot_id)) < 0 ||
 	    (r = wms_begin_boot(s->records, boot_id, &unclean)) < 0 ||
 	    (r = wms_epoch(s->records, &s->epoch)) < 0)

@@ -78,6 +78,70 @@ int weight_store_open(const char *path, const struct config *config,
 void weight_store_close(struct weight_store *store);
 DEFINE_CLEANUP(struct weight_store *, weight_store_close)
 
+/* ---- While no daemon runs on it ---- */
+
+/* What is in a store. */
+struct weight_store_summary {
+	uint64_t revisions; /* in any state, tombstones included */
+	uint64_t staged;
+	uint64_t leases;
+	uint64_t operations;
+	uint64_t lineages;
+	uint64_t log_first,
+		log_last; /* entries of the operation log, or none: */
+	uint64_t log_count;
+	uint64_t wrong;  /* of a check: how many things */
+	bool unreadable; /* of a check: the metadata, so the rest isn't known */
+	uint64_t missing; /* of an import: revisions without payload here */
+	uint64_t aside;   /* and directories of payload that nobody knows */
+};
+
+/* Whoever follows. Each may be NULL. */
+struct weight_store_watch {
+	void (*found)(void *arg, const char *line); /* without a newline */
+	void (*progress)(void *arg, uint64_t done, uint64_t total);
+	void *arg;
+};
+
+/*
+ * These three lock the store while they run.
+ *
+ * Errors, with a sentence in why: -EBUSY somebody has the store open, -ENOENT
+ * there is none, or nothing was ever stored in it, -EPROTONOSUPPORT a newer
+ * version wrote it, -EACCES, -ENOMEM, -EIO.
+ */
+
+/*
+ * Checks that the metadata fits together and that the payload is there: of each
+ * revision the directory, the manifest that its digest names, and files of the
+ * size that it says. What is in the files is for a scrub to find out. Each thing
+ * that is wrong is a line, also that the metadata is damaged. Nothing on the
+ * disk changes.
+ */
+int weight_store_check(const char *path, const struct weight_store_watch *watch,
+		       struct weight_store_summary *ret, struct buf *why);
+
+/*
+ * Writes all metadata as a snapshot to fd: of one instant, what is staged not
+ * included. Nothing of the store changes. Errors: also -EUCLEAN it doesn't fit
+ * together, and those of write(2).
+ */
+int weight_store_export(const char *path, int fd,
+			struct weight_store_summary *ret, struct buf *why);
+
+/*
+ * Brings the snapshot in fd, a file, into a store without metadata: a directory
+ * that is absent or empty, or one that has the payload. All or nothing, also
+ * after a kill. Payload of which the snapshot knows nothing is put aside, into
+ * aside/, where the next daemon doesn't take it for rubbish.
+ *
+ * Errors: also -EEXIST it has metadata; -EUCLEAN not a store, or the snapshot is
+ * damaged; -EINVAL fd is not a file; -ENOSPC, -EROFS.
+ */
+int weight_store_import(const char *path, int fd,
+			const struct weight_store_watch *watch,
+			struct weight_store_summary *ret, struct buf *why);
+
 /* ---- Tensors, as they are described ---- */
 
 /* layer_id and expert_id of a tensor that has none. */
