@@ -17,13 +17,16 @@
 #include "fs/attr_names.h"
 #include "fs/log_sink.h"
 #include "fs/mount.h"
+#include "fs/offline.h"
 #include "fs/process.h"
 
 struct program {
 	struct config config;
 	struct buf options; /* of all -o together */
-	char *store;        /* absolute */
-	char *mountpoint;   /* absolute, resolved as far as it can be */
+	enum offline_command command;
+	const char *file; /* that it takes, from the command line */
+	char *store;      /* absolute */
+	char *mountpoint; /* absolute, resolved as far as it can be */
 	bool foreground;
 	int ready_fd; /* the parent waits for it; -1 in the foreground */
 	struct log_sink *sink;
@@ -48,6 +51,9 @@ static int print_help(void)
 		(void)printf(
 			"Usage: weightfs STORE MOUNTPOINT [-o OPTION,...] "
 			"[-f]\n"
+			"       weightfs --check STORE\n"
+			"       weightfs --export FILE STORE\n"
+			"       weightfs --import FILE STORE\n"
 			"       weightfs --help | --version\n"
 			"\n"
 			"Shows the revisions of model weights in the directory "
@@ -56,6 +62,12 @@ static int print_help(void)
 			"\n"
 			"  -o OPTION,...      options, as below\n"
 			"  -f, --foreground   stay in the foreground\n"
+			"      --check        look whether a store is sound, "
+			"while nothing runs on it\n"
+			"      --export FILE  write its metadata to FILE, "
+			"which is new, or to - (stdout)\n"
+			"      --import FILE  bring that into a store "
+			"without metadata\n"
 			"  -h, --help         this text\n"
 			"  -V, --version      the version\n"
 			"\n"
@@ -74,12 +86,27 @@ static int print_help(void)
 
 /* ---- The command line ---- */
 
+static int set_command(struct program *p, enum offline_command command)
+{
+	if (p->command != OFFLINE_NONE) {
+		(void)buf_printf(&p->why, "one of --check, --export and "
+					  "--import at a time");
+		return -EINVAL;
+	}
+	p->command = command;
+	p->file = optarg;
+	return 0;
+}
+
 /* Returns 0 to go on, 1 when all is done, or a negative errno. */
 static int parse_options(struct program *p, int argc, char *argv[])
 {
 	static const struct option longs[] = {
+		{ "check", no_argument, NULL, 'C' },
+		{ "export", required_argument, NULL, 'E' },
 		{ "foreground", no_argument, NULL, 'f' },
 		{ "help", no_argument, NULL, 'h' },
+		{ "import", required_argument, NULL, 'I' },
 		{ "version", no_argument, NULL, 'V' },
 		{ 0 },
 	};
@@ -96,6 +123,15 @@ static int parse_options(struct program *p, int argc, char *argv[])
 		case 'f':
 			p->foreground = true;
 			break;
+		case 'C':
+			r = set_command(p, OFFLINE_CHECK);
+			break;
+		case 'E':
+			r = set_command(p, OFFLINE_EXPORT);
+			break;
+		case 'I':
+			r = set_command(p, OFFLINE_IMPORT);
+			break;
 		case 'h':
 			r = print_help();
 			return r < 0 ? r : 1;
@@ -110,10 +146,23 @@ static int parse_options(struct program *p, int argc, char *argv[])
 	return r;
 }
 
+static int parse_store(struct program *p, int argc, char *argv[])
+{
+	if (argc - optind != 1 || p->options.len > 0 || p->foreground) {
+		(void)buf_printf(&p->why, "a STORE is needed and nothing else, "
+					  "see weightfs --help");
+		return -EINVAL;
+	}
+	p->store = strdup(argv[optind]);
+	return p->store ? 0 : -ENOMEM;
+}
+
 static int parse_paths(struct program *p, int argc, char *argv[])
 {
 	int r;
 
+	if (p->command != OFFLINE_NONE)
+		return parse_store(p, argc, argv);
 	if (argc - optind != 2) {
 		(void)buf_printf(&p->why,
 				 "a STORE and a MOUNTPOINT are needed, "
@@ -264,7 +313,9 @@ int main(int argc, char *argv[])
 	config_init(&p.config);
 	r = parse(&p, argc, argv);
 	if (r == 0)
-		r = run(&p);
+		r = p.command ?
+			    offline_run(p.command, p.file, p.store, &p.why) :
+			    run(&p);
 	if (r < 0)
 		(void)complain(&p, r);
 
@@ -274,5 +325,7 @@ int main(int argc, char *argv[])
 	buf_release(&p.why);
 	free(p.store);
 	free(p.mountpoint);
-	return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+	if (r < 0)
+		return EXIT_FAILURE;
+	return r == OFFLINE_WRONG ? OFFLINE_WRONG : EXIT_SUCCESS;
 }

@@ -29,7 +29,8 @@ def errors(daemon, options_program, manual):
     names = re.findall(r"^(\w+) = ", output(options_program), re.M)
     if not names:
         yield "there are no options"
-    for name in names + ["-f", "--foreground", "--help", "--version"]:
+    for name in names + ["-f", "--foreground", "--help", "--version", "--check",
+                         "--export", "--import"]:
         if not re.search(rf"(?<!\w){name}\b", text):
             yield f"--help does not name {name}"
         if not re.search(rf"(?<!\w){name}\b", page.replace("\\-", "-")):
