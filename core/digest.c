@@ -5,10 +5,11 @@
 #include <errno.h>
 #include <openssl/evp.h>
 #include <pthread.h>
-#include <stdio.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "core/log.h"
+#include "core/parse.h"
 
 static_assert(DIGEST_LEN == 32, "SHA-256 is 32 bytes and is stored on disk");
 static_assert(sizeof(struct digest) == DIGEST_LEN,
@@ -20,6 +21,9 @@ const struct digest digest_of_nothing = { {
 	0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
 } };
 
+/* Lists of strings that come to more are hashed string by string. */
+#define LV_SHORT 512
+
 struct digest_stream {
 	EVP_MD_CTX *ctx;
 };
@@ -30,10 +34,19 @@ struct digest_stream {
  */
 static EVP_MD *sha256;
 static pthread_once_t sha256_once = PTHREAD_ONCE_INIT;
+/* Each thread keeps one context: making it costs half of a short digest. */
+static pthread_key_t ctx_key;
+static bool ctx_keyed;
+
+static void ctx_free(void *ctx)
+{
+	EVP_MD_CTX_free(ctx);
+}
 
 static void sha256_fetch(void)
 {
 	sha256 = EVP_MD_fetch(NULL, "SHA256", NULL);
+	ctx_keyed = pthread_key_create(&ctx_key, ctx_free) == 0;
 }
 
 /* Borrowed, or NULL when the library has no SHA-256. */
@@ -43,12 +56,39 @@ static const EVP_MD *sha256_get(void)
 	return sha256;
 }
 
-int digest_of(const void *data, size_t len, struct digest *ret)
+/* The calling thread's, or NULL where there is no room for one. */
+static EVP_MD_CTX *ctx_get(void)
+{
+	EVP_MD_CTX *ctx;
+
+	if (!ctx_keyed)
+		return NULL;
+	ctx = pthread_getspecific(ctx_key);
+	if (ctx)
+		return ctx;
+	ctx = EVP_MD_CTX_new();
+	if (ctx && pthread_setspecific(ctx_key, ctx) != 0) {
+		EVP_MD_CTX_free(ctx);
+		return NULL;
+	}
+	return ctx;
+}
+
+static bool hash(const void *data, size_t len, struct digest *ret)
 {
 	const EVP_MD *md = sha256_get();
+	EVP_MD_CTX *ctx = md ? ctx_get() : NULL;
+
+	return ctx && EVP_DigestInit_ex2(ctx, md, NULL) &&
+	       EVP_DigestUpdate(ctx, data, len) &&
+	       EVP_DigestFinal_ex(ctx, ret->bytes, NULL);
+}
+
+int digest_of(const void *data, size_t len, struct digest *ret)
+{
 	struct digest d;
 
-	if (!md || !EVP_Digest(data, len, d.bytes, NULL, md, NULL))
+	if (!hash(data, len, &d))
 		return log_debug(-EIO, "hashing %zu bytes", len);
 	*ret = d;
 	return 0;
@@ -160,12 +200,12 @@ int digest_stream_finish(struct digest_stream *s, struct digest *ret)
 
 int digest_lv_add(struct digest_stream *s, const void *bytes, size_t len)
 {
-	char prefix[24];
-	int n = snprintf(prefix, sizeof(prefix), "%zu:", len);
+	char prefix[PRINT_U64_MAX + 1];
+	size_t n = print_u64(len, prefix);
 	int r;
 
-	assert(n > 0 && (size_t)n < sizeof(prefix));
-	r = digest_stream_add(s, prefix, (size_t)n);
+	prefix[n++] = ':';
+	r = digest_stream_add(s, prefix, n);
 	if (r < 0)
 		return r;
 	r = digest_stream_add(s, bytes, len);
@@ -174,7 +214,29 @@ int digest_lv_add(struct digest_stream *s, const void *bytes, size_t len)
 	return digest_stream_add(s, "\n", 1);
 }
 
-int digest_lv_of(const char *const *strings, size_t count, struct digest *ret)
+/* What a short list comes to, all in one piece. */
+struct lv {
+	size_t len;
+	char text[LV_SHORT];
+};
+
+static bool lv_put(struct lv *lv, const char *s)
+{
+	size_t len = strlen(s);
+
+	if (len > sizeof(lv->text) ||
+	    sizeof(lv->text) - len < lv->len + PRINT_U64_MAX + 2)
+		return false;
+	lv->len += print_u64(len, lv->text + lv->len);
+	lv->text[lv->len++] = ':';
+	memcpy(lv->text + lv->len, s, len);
+	lv->len += len;
+	lv->text[lv->len++] = '\n';
+	return true;
+}
+
+static int lv_stream(const char *const *strings, size_t count,
+		     struct digest *ret)
 {
 	cleanup(digest_stream_free_cleanup) struct digest_stream *s = NULL;
 	int r = digest_stream_new(&s);
@@ -184,4 +246,15 @@ int digest_lv_of(const char *const *strings, size_t count, struct digest *ret)
 	if (r < 0)
 		return r;
 	return digest_stream_finish(s, ret);
+}
+
+int digest_lv_of(const char *const *strings, size_t count, struct digest *ret)
+{
+	struct lv lv;
+
+	lv.len = 0;
+	for (size_t i = 0; i < count; i++)
+		if (!lv_put(&lv, strings[i]))
+			return lv_stream(strings, count, ret);
+	return digest_of(lv.text, lv.len, ret);
 }

@@ -145,6 +145,18 @@ int parse_ratio(const char *text, double *ret)
 	return 0;
 }
 
+size_t print_u64(uint64_t v, char ret[static PRINT_U64_MAX])
+{
+	char digits[PRINT_U64_MAX];
+	size_t at = sizeof(digits);
+
+	do
+		digits[--at] = (char)('0' + v % 10);
+	while ((v /= 10) > 0);
+	memcpy(ret, digits + at, sizeof(digits) - at);
+	return sizeof(digits) - at;
+}
+
 int print_ratio(double ratio, struct buf *ret)
 {
 	char text[EXACT_DIGITS + 8];

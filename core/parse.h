@@ -14,6 +14,7 @@
 #define CORE_PARSE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core/buf.h"
@@ -38,6 +39,10 @@ int parse_switch(const char *text, bool *ret);
 
 /* From 0 to 1, both included: "0", "0.25", "1". The locale has no say. */
 int parse_ratio(const char *text, double *ret);
+
+/* Writes the decimal digits, no NUL behind them; returns how many. */
+#define PRINT_U64_MAX 20
+size_t print_u64(uint64_t v, char ret[static PRINT_U64_MAX]);
 
 /*
  * Appends a ratio from 0 to 1 as parse_ratio() takes it. What that gave is read

@@ -14,11 +14,13 @@
 #include "core/cleanup.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "core/parse.h"
 #include "core/util.h"
 
 static_assert(WEIGHT_PATH_NAME_MAX == NAME_MAX, "names are names of files");
 
 #define ESCAPE_LEN 3 /* %XX */
+#define MANIFEST_SUFFIX "/manifest"
 
 /* Which bytes stand for themselves; first says whether it is a name's first. */
 typedef bool plain_fn(unsigned char byte, bool first);
@@ -27,8 +29,8 @@ static bool segment_plain(unsigned char byte, bool first)
 {
 	(void)first;
 	return (byte >= 'A' && byte <= 'Z') || (byte >= 'a' && byte <= 'z') ||
-	       (byte >= '0' && byte <= '9') ||
-	       (byte && strchr("-_.~", byte) != NULL);
+	       (byte >= '0' && byte <= '9') || byte == '-' || byte == '_' ||
+	       byte == '.' || byte == '~';
 }
 
 static bool path_plain(unsigned char byte, bool first)
@@ -166,7 +168,48 @@ int weight_base(const struct weight_identity *id, struct buf *ret)
 
 int weight_manifest_key(const struct weight_identity *id, struct buf *ret)
 {
-	return key_append(id, "/manifest", ret);
+	return key_append(id, MANIFEST_SUFFIX, ret);
+}
+
+/* Moves *at behind the len bytes of text, if they stand there. */
+static bool skip(const char **at, const char *text, size_t len)
+{
+	if (strncmp(*at, text, len) != 0)
+		return false;
+	*at += len;
+	return true;
+}
+
+static bool skip_segment(const char **at, const char *segment)
+{
+	char scratch[ESCAPE_LEN];
+
+	for (; *segment; segment++) {
+		unsigned char byte = (unsigned char)*segment;
+		bool plain = segment_plain(byte, false);
+
+		if (!skip(at, scratch, escape(byte, plain, scratch)))
+			return false;
+	}
+	return true;
+}
+
+bool weight_manifest_key_is(const struct weight_identity *id, const char *key)
+{
+	const char *const segments[] = { id->lineage.name_space,
+					 id->lineage.resource,
+					 id->lineage.revision };
+	char generation[PRINT_U64_MAX];
+	size_t len = print_u64(id->generation, generation);
+	const char *at = key;
+
+	if (!skip(&at, WEIGHT_KEY_PREFIX, strlen(WEIGHT_KEY_PREFIX)))
+		return false;
+	for (size_t i = 0; i < ARRAY_LEN(segments); i++)
+		if (!skip(&at, "/", 1) || !skip_segment(&at, segments[i]))
+			return false;
+	return skip(&at, "/", 1) && skip(&at, generation, len) &&
+	       strcmp(at, MANIFEST_SUFFIX) == 0;
 }
 
 int weight_payload_key(const struct weight_identity *id, const char *txid,
@@ -203,12 +246,11 @@ int weight_lineage_hash(const struct weight_lineage *l, struct digest *ret)
 static void put_prefixed(const char *prefix, const struct digest *d, char *ret,
 			 size_t size)
 {
-	char hex[DIGEST_HEX_LEN + 1];
-	int n;
+	size_t len = strlen(prefix);
 
-	digest_to_hex(d, hex);
-	n = snprintf(ret, size, "%s%s", prefix, hex);
-	assert(n > 0 && (size_t)n + 1 == size);
+	assert(len + DIGEST_HEX_LEN + 1 == size);
+	memcpy(ret, prefix, len);
+	digest_to_hex(d, ret + len);
 }
 
 int weight_group_id(const struct weight_identity *id,

@@ -64,6 +64,9 @@ int weight_base(const struct weight_identity *id, struct buf *ret);
 /* <base>/manifest */
 int weight_manifest_key(const struct weight_identity *id, struct buf *ret);
 
+/* Whether key is the one above; needs no memory. */
+bool weight_manifest_key_is(const struct weight_identity *id, const char *key);
+
 /* <base>/payload/<transaction id>/<fragment id> */
 int weight_payload_key(const struct weight_identity *id, const char *txid,
 		       const char *fragment_id, struct buf *ret);

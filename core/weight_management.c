@@ -4,10 +4,10 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "core/log.h"
+#include "core/parse.h"
 #include "core/utf8.h"
 #include "core/util.h"
 #include "core/weight_key.h"
@@ -129,6 +129,7 @@ enum weight_error weight_error_of_errno(int r)
 /* What is wrong with text, to follow its name in a sentence, or NULL. */
 static const char *component_fault(const char *text)
 {
+	unsigned beyond_ascii = 0;
 	size_t len;
 
 	if (!text || !*text)
@@ -136,10 +137,12 @@ static const char *component_fault(const char *text)
 	len = strnlen(text, WEIGHT_COMPONENT_MAX + 1);
 	if (len > WEIGHT_COMPONENT_MAX)
 		return "is longer than 1024 bytes";
-	for (size_t i = 0; i < len; i++)
+	for (size_t i = 0; i < len; i++) {
 		if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
 			return "holds a control character";
-	if (!utf8_valid(text, len))
+		beyond_ascii |= (unsigned char)text[i];
+	}
+	if ((beyond_ascii & 0x80) && !utf8_valid(text, len))
 		return "is not UTF-8";
 	return NULL;
 }
@@ -233,10 +236,7 @@ int weight_generation_parse(const char *text, size_t len, uint64_t *ret)
 void weight_generation_print(uint64_t generation,
 			     char ret[static WEIGHT_GENERATION_LEN_MAX + 1])
 {
-	int n = snprintf(ret, WEIGHT_GENERATION_LEN_MAX + 1, "%" PRIu64,
-			 generation);
-
-	assert(n > 0 && n <= WEIGHT_GENERATION_LEN_MAX);
+	ret[print_u64(generation, ret)] = '\0';
 }
 
 int weight_generation_advance(uint64_t metadata_generation, uint64_t *ret)
@@ -408,8 +408,6 @@ static bool digest_is_zero(const struct digest *d)
 static int manifest_key_check(const struct weight_metadata *m, struct buf *why)
 {
 	const struct weight_manifest_ref *ref = &m->manifest;
-	cleanup(buf_release) struct buf key = BUF_INIT;
-	int r;
 
 	if (!ref->manifest_key)
 		return refuse(why, -EINVAL, "the manifest has no key");
@@ -421,10 +419,7 @@ static int manifest_key_check(const struct weight_metadata *m, struct buf *why)
 				      "part of a manifest reference");
 		return 0;
 	}
-	r = weight_manifest_key(&m->identity, &key);
-	if (r < 0)
-		return r;
-	if (strcmp(key.data, ref->manifest_key) != 0)
+	if (!weight_manifest_key_is(&m->identity, ref->manifest_key))
 		return refuse(why, -EINVAL,
 			      "the manifest key belongs to another revision");
 	return 0;

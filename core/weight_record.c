@@ -200,9 +200,10 @@ static int reader_begin(const void *bytes, size_t len, unsigned version_max,
 				 version);
 	if (version > version_max)
 		return log_debug(-EPROTONOSUPPORT, "version %u", version);
-	record = calloc(1, size + len);
+	record = malloc(size + len);
 	if (!record)
 		return -ENOMEM;
+	memset(record, 0, size);
 	*rd = (struct reader){ .c = c,
 			       .strings = record + size,
 			       .version = version };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "core/digest.h"
@@ -149,11 +150,57 @@ START_TEST(length_values_tell_lists_apart)
 }
 END_TEST
 
+START_TEST(length_values_of_any_length_hash_alike)
+{
+	static char text[2000];
+
+	memset(text, 'x', sizeof(text) - 1);
+	for (size_t len = 0; len < sizeof(text); len++) {
+		cleanup(digest_stream_free_cleanup) struct digest_stream *s =
+			NULL;
+		const char *end = text + sizeof(text) - 1;
+		const char *const strings[] = { "a", end - len, "b" };
+		struct digest d, expected;
+
+		ck_assert_int_eq(digest_stream_new(&s), 0);
+		for (size_t i = 0; i < ARRAY_LEN(strings); i++)
+			ck_assert_int_eq(digest_lv_add(s, strings[i],
+						       strlen(strings[i])),
+					 0);
+		ck_assert_int_eq(digest_stream_finish(s, &expected), 0);
+		ck_assert_int_eq(digest_lv_of(strings, ARRAY_LEN(strings), &d),
+				 0);
+		ck_assert(digest_equal(&d, &expected));
+	}
+}
+END_TEST
+
+static void *hash_in_a_thread(void *arg)
+{
+	ck_assert_int_eq(digest_of("abc", 3, arg), 0);
+	return NULL;
+}
+
+START_TEST(each_thread_hashes_by_itself)
+{
+	struct digest other, own;
+	pthread_t thread;
+
+	ck_assert_int_eq(
+		pthread_create(&thread, NULL, hash_in_a_thread, &other), 0);
+	ck_assert_int_eq(pthread_join(thread, NULL), 0);
+	ck_assert_int_eq(digest_of("abc", 3, &own), 0);
+	ck_assert(digest_equal(&own, &other));
+}
+END_TEST
+
 static int hash_a_list(void)
 {
-	static const char *const strings[] = { "a", "b" };
+	static char text[2000];
+	const char *const strings[] = { "a", text };
 	struct digest d;
 
+	memset(text, 'x', sizeof(text) - 1);
 	return digest_lv_of(strings, ARRAY_LEN(strings), &d);
 }
 
@@ -177,6 +224,8 @@ Suite *suite(void)
 	tcase_add_test(tc, a_root_is_the_digest_of_the_raw_digests);
 	tcase_add_test(tc, length_values_hash_length_and_bytes);
 	tcase_add_test(tc, length_values_tell_lists_apart);
+	tcase_add_test(tc, length_values_of_any_length_hash_alike);
+	tcase_add_test(tc, each_thread_hashes_by_itself);
 	tcase_add_test(tc, every_allocation_may_fail);
 	suite_add_tcase(s, tc);
 	return s;

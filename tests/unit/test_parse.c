@@ -162,6 +162,21 @@ START_TEST(a_printed_ratio_is_read_as_the_same)
 }
 END_TEST
 
+START_TEST(a_printed_number_is_read_as_the_same)
+{
+	static const uint64_t numbers[] = { 0, 9, 10, 12345, UINT64_MAX };
+
+	for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
+		char text[PRINT_U64_MAX + 1];
+		uint64_t v = SENTINEL;
+
+		text[print_u64(numbers[i], text)] = '\0';
+		ck_assert_int_eq(parse_u64(text, &v), 0);
+		ck_assert_uint_eq(v, numbers[i]);
+	}
+}
+END_TEST
+
 START_TEST(a_switch_is_on_or_off)
 {
 	bool value = false;
@@ -227,6 +242,7 @@ Suite *suite(void)
 			    ARRAY_LEN(ratios));
 	tcase_add_loop_test(tc, a_printed_ratio_is_read_as_the_same, 0,
 			    ARRAY_LEN(ratios));
+	tcase_add_test(tc, a_printed_number_is_read_as_the_same);
 	tcase_add_test(tc, a_switch_is_on_or_off);
 	tcase_add_test(tc, checked_arithmetic_notices_every_overflow);
 	tcase_add_test(tc, a_range_must_lie_within);

@@ -99,6 +99,38 @@ START_TEST(keys_of_the_example_are_the_golden_ones)
 }
 END_TEST
 
+static void check_manifest_key(const struct weight_identity *id)
+{
+	cleanup(buf_release) struct buf key = BUF_INIT;
+
+	ck_assert_int_eq(weight_manifest_key(id, &key), 0);
+	ck_assert(weight_manifest_key_is(id, key.data));
+	/* No beginning of it is it, nor anything longer or with another byte. */
+	for (size_t len = 0; len < key.len; len++) {
+		char byte = key.data[len];
+
+		key.data[len] = '\0';
+		ck_assert(!weight_manifest_key_is(id, key.data));
+		key.data[len] = byte == 'x' ? 'y' : 'x';
+		ck_assert(!weight_manifest_key_is(id, key.data));
+		key.data[len] = byte;
+	}
+	ck_assert_int_eq(buf_append(&key, "x", 1), 0);
+	ck_assert(!weight_manifest_key_is(id, key.data));
+}
+
+START_TEST(a_manifest_key_is_known_without_making_it)
+{
+	struct weight_identity id = demo;
+
+	check_manifest_key(&id);
+	id.generation = UINT64_MAX;
+	id.lineage.name_space = "a/b c%2F";
+	id.lineage.resource = "\xc3\xa4.~_-";
+	check_manifest_key(&id);
+}
+END_TEST
+
 START_TEST(the_longest_identity_fits_the_longest_key)
 {
 	cleanup(buf_release) struct buf key = BUF_INIT;
@@ -545,6 +577,7 @@ static void add_store_tests(TCase *tc)
 	tcase_add_loop_test(tc, a_segment_has_one_encoded_form, 0,
 			    (int)ARRAY_LEN(bad_segments));
 	tcase_add_test(tc, keys_of_the_example_are_the_golden_ones);
+	tcase_add_test(tc, a_manifest_key_is_known_without_making_it);
 	tcase_add_test(tc, the_longest_identity_fits_the_longest_key);
 	tcase_add_test(tc, ids_of_the_example_are_the_golden_ones);
 	tcase_add_test(tc, a_transaction_id_is_random_lower_case_hex);
