@@ -115,14 +115,12 @@ void digest_to_hex(const struct digest *d, char hex[static DIGEST_HEX_LEN + 1])
 	hex[DIGEST_HEX_LEN] = '\0';
 }
 
-static int hex_value(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	return -EINVAL;
-}
+/* One more than the value of a digit: who jumps by digits jumps at random. */
+static const uint8_t hex_values[UINT8_MAX + 1] = {
+	['0'] = 1,  ['1'] = 2,  ['2'] = 3,  ['3'] = 4,  ['4'] = 5,  ['5'] = 6,
+	['6'] = 7,  ['7'] = 8,  ['8'] = 9,  ['9'] = 10, ['a'] = 11, ['b'] = 12,
+	['c'] = 13, ['d'] = 14, ['e'] = 15, ['f'] = 16,
+};
 
 int digest_from_hex(const char *hex, size_t len, struct digest *ret)
 {
@@ -131,12 +129,12 @@ int digest_from_hex(const char *hex, size_t len, struct digest *ret)
 	if (len != DIGEST_HEX_LEN)
 		return log_debug(-EINVAL, "%zu digits", len);
 	for (size_t i = 0; i < DIGEST_LEN; i++) {
-		int hi = hex_value(hex[2 * i]);
-		int lo = hex_value(hex[2 * i + 1]);
+		unsigned hi = hex_values[(uint8_t)hex[2 * i]];
+		unsigned lo = hex_values[(uint8_t)hex[2 * i + 1]];
 
-		if (hi < 0 || lo < 0)
+		if (!hi || !lo)
 			return log_debug(-EINVAL, "not a lower-case digit");
-		d.bytes[i] = (uint8_t)(hi << 4 | lo);
+		d.bytes[i] = (uint8_t)((hi - 1) << 4 | (lo - 1));
 	}
 	*ret = d;
 	return 0;
