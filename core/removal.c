@@ -8,9 +8,12 @@
  * start goes on from the records.
  */
 #include <dirent.h>
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -368,14 +371,64 @@ int weight_group_remove(struct weight_group *group,
 
 /* ---- At the start ---- */
 
-static int note(struct map *known, const struct weight_identity *id)
-{
-	char hex[DIGEST_HEX_LEN + 1];
-	int r = weight_group_hex(id, hex);
+/*
+ * Groups that have, or may have, a directory: the first bytes of their digests,
+ * in order. A directory that shares them with another group's stays.
+ */
+struct known {
+	uint64_t *items;
+	size_t count, room;
+};
 
-	if (r == 0)
-		r = map_put(known, hex, DIGEST_HEX_LEN, known, NULL);
-	return r;
+/* What was found of all revisions. */
+struct found {
+	struct known known;
+	struct removal_left *left;
+	struct weight_metadata *last; /* the last one whose lineage is there */
+};
+
+static int known_of(const char *hex, size_t len, uint64_t *ret)
+{
+	struct digest d;
+	uint64_t be;
+	int r = digest_from_hex(hex, len, &d);
+
+	if (r < 0)
+		return r;
+	memcpy(&be, d.bytes, sizeof(be));
+	*ret = be64toh(be);
+	return 0;
+}
+
+static int note(struct known *known, const char *hex)
+{
+	size_t room = known->room ? 2 * known->room : 1024;
+	uint64_t *items;
+
+	if (known->count == known->room) {
+		items = realloc(known->items, room * sizeof(*items));
+		if (!items)
+			return -ENOMEM;
+		known->items = items;
+		known->room = room;
+	}
+	return known_of(hex, DIGEST_HEX_LEN, &known->items[known->count++]);
+}
+
+static int known_compare(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static bool is_known(const struct known *known, const char *name)
+{
+	uint64_t item;
+
+	return known->count > 0 && known_of(name, strlen(name), &item) == 0 &&
+	       bsearch(&item, known->items, known->count, sizeof(item),
+		       known_compare);
 }
 
 /* A lineage that a power loss took is made again, as root's. */
@@ -389,33 +442,88 @@ static int restore_lineage(struct weight_store *s,
 	return r == -ENAMETOOLONG ? 0 : r;
 }
 
-static int note_revisions(struct weight_store *s, struct map *known)
+static int left_add(struct removal_left *left, const struct weight_identity *id)
 {
-	cleanup(weight_metadata_free_cleanup) struct weight_metadata *last =
-		NULL;
-	struct wms_position at = { 0 };
-	struct weight_metadata *m = NULL;
+	size_t room = left->room ? 2 * left->room : 16;
+	struct weight_identity **items;
 	int r;
 
-	while ((r = wms_revision_each(s->records, &at, &m)) == 0) {
-		bool same =
-			last && weight_lineage_equal(&last->identity.lineage,
-						     &m->identity.lineage);
+	if (left->count == left->room) {
+		items = realloc(left->items, room * sizeof(*items));
+		if (!items)
+			return -ENOMEM;
+		left->items = items;
+		left->room = room;
+	}
+	r = weight_identity_copy(id, &left->items[left->count]);
+	if (r == 0)
+		left->count++;
+	return r;
+}
 
-		wms_count_found(s->records, m);
-		if (m->availability != WEIGHT_DELETED)
-			r = note(known, &m->identity);
-		if (r == 0 && m->availability == WEIGHT_IMPORTING)
-			r = reconciler_watch_import(s, &m->identity);
-		/* Those of one lineage stand together: once for all. */
-		if (r == 0 && !same &&
-		    (m->availability == WEIGHT_READY ||
-		     m->availability == WEIGHT_DEGRADED)) {
-			r = restore_lineage(s, &m->identity);
-			weight_metadata_free(last);
-			last = take_ptr(m);
-		}
-		weight_metadata_free(m);
+void removal_left_release(struct removal_left *left)
+{
+	for (size_t i = 0; i < left->count; i++)
+		weight_identity_free(left->items[i]);
+	free(left->items);
+	*left = (struct removal_left){ .items = NULL };
+}
+
+/* Those of one lineage stand together: once for all. *m may be taken over. */
+static int note_lineage(struct weight_store *s, struct found *f,
+			struct weight_metadata **m)
+{
+	const struct weight_identity *id = &(*m)->identity;
+	int r;
+
+	if (f->last &&
+	    weight_lineage_equal(&f->last->identity.lineage, &id->lineage))
+		return 0;
+	r = restore_lineage(s, id);
+	if (r < 0)
+		return r;
+	weight_metadata_free(f->last);
+	f->last = take_ptr(*m);
+	return 0;
+}
+
+/* *m may be taken over. */
+static int note_revision(struct weight_store *s, struct found *f,
+			 struct weight_metadata **m)
+{
+	const struct weight_metadata *v = *m;
+	int r = 0;
+
+	wms_count_found(s->records, v);
+	if (v->availability != WEIGHT_DELETED)
+		r = note(&f->known, v->manifest.payload_group_id +
+					    strlen(WEIGHT_GROUP_ID_PREFIX));
+	if (r < 0)
+		return r;
+	switch (v->availability) {
+	case WEIGHT_IMPORTING:
+		return reconciler_watch_import(s, &v->identity);
+	case WEIGHT_READY:
+	case WEIGHT_DEGRADED:
+		return note_lineage(s, f, m);
+	case WEIGHT_DELETING:
+		return left_add(f->left, &v->identity);
+	case WEIGHT_DELETED:
+		break;
+	}
+	return 0;
+}
+
+static int note_revisions(struct weight_store *s, struct found *f)
+{
+	struct wms_position at = { 0 };
+	struct wms_batch batch;
+	int r;
+
+	while ((r = wms_revisions_read(s->records, &at, &batch)) == 0) {
+		for (size_t i = 0; i < batch.count && r == 0; i++)
+			r = note_revision(s, f, &batch.items[i]);
+		wms_batch_release(&batch);
 		if (r < 0)
 			return r;
 	}
@@ -436,18 +544,19 @@ static bool has_files(struct weight_store *s, const struct weight_identity *id)
 }
 
 /* The record comes before the directory and goes after it. */
-static int note_staged(struct weight_store *s, struct map *known)
+static int note_staged(struct weight_store *s, struct known *known)
 {
 	struct wms_position at = { 0 };
 	struct weight_staging *st = NULL;
+	char hex[DIGEST_HEX_LEN + 1];
 	int r;
 
 	while ((r = wms_staged_each(s->records, &at, &st)) == 0) {
 		if (!has_files(s, &st->identity)) {
 			r = wms_unstage(s->records, &st->identity);
 		} else {
-			r = note(known, &st->identity);
-			if (r == 0)
+			if ((r = weight_group_hex(&st->identity, hex)) == 0 &&
+			    (r = note(known, hex)) == 0)
 				r = restore_lineage(s, &st->identity);
 		}
 		weight_staging_free(st);
@@ -468,7 +577,7 @@ static int sweep_group(struct weight_store *s, const char *hex)
 }
 
 static int sweep_prefix(struct weight_store *s, const char *prefix,
-			struct map *known)
+			const struct known *known)
 {
 	cleanup(dir_close_cleanup) DIR *d = NULL;
 	const char *name;
@@ -477,8 +586,7 @@ static int sweep_prefix(struct weight_store *s, const char *prefix,
 	if (r < 0)
 		return r;
 	while ((r = dir_next(d, &name)) == 0 && name) {
-		if (strlen(name) != DIGEST_HEX_LEN ||
-		    map_find(known, name, DIGEST_HEX_LEN))
+		if (strlen(name) != DIGEST_HEX_LEN || is_known(known, name))
 			continue;
 		r = sweep_group(s, name);
 		if (r < 0)
@@ -487,17 +595,17 @@ static int sweep_prefix(struct weight_store *s, const char *prefix,
 	return r;
 }
 
-int removal_sweep(struct weight_store *s)
+static int sweep(struct weight_store *s, struct known *known)
 {
-	cleanup(map_free_cleanup) struct map *known = NULL;
 	cleanup(dir_close_cleanup) DIR *d = NULL;
 	const char *name;
-	int r;
+	int r = dir_open(s->groups_fd, ".", &d);
 
-	if ((r = map_new(&known)) < 0 || (r = note_revisions(s, known)) < 0 ||
-	    (r = note_staged(s, known)) < 0 ||
-	    (r = dir_open(s->groups_fd, ".", &d)) < 0)
+	if (r < 0)
 		return r;
+	if (known->count > 0)
+		qsort(known->items, known->count, sizeof(*known->items),
+		      known_compare);
 	while ((r = dir_next(d, &name)) == 0 && name) {
 		if (strlen(name) != 2)
 			continue;
@@ -508,17 +616,23 @@ int removal_sweep(struct weight_store *s)
 	return r;
 }
 
-int removal_resume(struct weight_store *s)
+int removal_sweep(struct weight_store *s, struct removal_left *ret)
 {
-	struct wms_position at = { 0 };
-	struct weight_metadata *m = NULL;
-	int r;
+	struct found f = { .left = ret };
+	int r = note_revisions(s, &f);
 
-	while ((r = wms_deleting_each(s->records, &at, &m)) == 0) {
-		r = removal_start(s, &m->identity);
-		weight_metadata_free(m);
-		if (r < 0)
-			return r;
-	}
-	return r == -ENOENT ? 0 : r;
+	if (r == 0)
+		r = note_staged(s, &f.known);
+	if (r == 0)
+		r = sweep(s, &f.known);
+	weight_metadata_free(f.last);
+	free(f.known.items);
+	return r;
+}
+
+void removal_resume(struct weight_store *s, const struct removal_left *left)
+{
+	for (size_t i = 0; i < left->count; i++)
+		if (removal_start(s, left->items[i]) < 0)
+			return;
 }

@@ -877,14 +877,20 @@ int removal_start(struct weight_store *s, const struct weight_identity *id);
 int removal_finish(struct weight_store *s, const struct weight_identity *id);
 /*
  * Before serving: sweeps directories of groups that no record knows, drops
- * records of staged groups that have no directory, and counts revisions.
+ * records of staged groups that have no directory, counts revisions, and adds
+ * those whose deletion a kill interrupted to *ret.
  */
-int removal_sweep(struct weight_store *s);
+struct removal_left {
+	struct weight_identity **items;
+	size_t count, room;
+};
+void removal_left_release(struct removal_left *left);
+int removal_sweep(struct weight_store *s, struct removal_left *ret);
 /* One revision more or less in a state, for the gauges. */
 void removal_count(enum weight_availability availability,
 		   enum weight_residency residency, int delta);
-/* Goes on with deletions that a kill interrupted. */
-int removal_resume(struct weight_store *s);
+/* Goes on with these deletions. */
+void removal_resume(struct weight_store *s, const struct removal_left *left);
 
 /* ---- tree_tensor.c ---- */
 

@@ -261,7 +261,7 @@ int weight_group_id(const struct weight_identity *id,
 
 	if (r < 0)
 		return r;
-	put_prefixed("weight:", &d, ret, WEIGHT_GROUP_ID_LEN + 1);
+	put_prefixed(WEIGHT_GROUP_ID_PREFIX, &d, ret, WEIGHT_GROUP_ID_LEN + 1);
 	return 0;
 }
 

@@ -34,7 +34,9 @@
 #define WEIGHT_MANIFEST_KEY_MAX (WEIGHT_BASE_MAX + sizeof("/manifest") - 1)
 
 /* Lengths without the NUL. */
-#define WEIGHT_GROUP_ID_LEN (sizeof("weight:") - 1 + DIGEST_HEX_LEN)
+#define WEIGHT_GROUP_ID_PREFIX "weight:"
+#define WEIGHT_GROUP_ID_LEN                                                    \
+	(sizeof(WEIGHT_GROUP_ID_PREFIX) - 1 + DIGEST_HEX_LEN)
 #define WEIGHT_METADATA_LOG_KEY_LEN                                            \
 	(sizeof("weight-revision:") - 1 + DIGEST_HEX_LEN)
 #define WEIGHT_LINEAGE_LOG_KEY_LEN                                             \

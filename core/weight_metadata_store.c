@@ -407,21 +407,27 @@ int wms_revision_each(struct weight_metadata_store *store,
 	return r;
 }
 
-int wms_deleting_each(struct weight_metadata_store *store,
-		      struct wms_position *position,
-		      struct weight_metadata **ret)
+int wms_revisions_read(struct weight_metadata_store *store,
+		       struct wms_position *position, struct wms_batch *ret)
 {
-	struct weight_metadata *m;
-	int r;
+	void *records[WMS_BATCH_MAX];
+	size_t n;
+	int r = wms_table_some(store, &wms_revisions, position, WMS_BATCH_MAX,
+			       records, &n);
 
-	while ((r = wms_revision_each(store, position, &m)) == 0) {
-		if (m->availability == WEIGHT_DELETING) {
-			*ret = m;
-			return 0;
-		}
-		weight_metadata_free(m);
-	}
-	return r;
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < n; i++)
+		ret->items[i] = records[i];
+	ret->count = n;
+	return 0;
+}
+
+void wms_batch_release(struct wms_batch *batch)
+{
+	for (size_t i = 0; i < batch->count; i++)
+		weight_metadata_free(batch->items[i]);
+	batch->count = 0;
 }
 
 static bool is_going(const struct weight_metadata *m)

@@ -388,13 +388,20 @@ int wms_revision_next(struct weight_metadata_store *store,
 		      const struct weight_lineage *lineage, uint64_t after,
 		      struct weight_metadata **ret);
 
-/* -ENOENT at the end. wms_deleting_each() gives the DELETING ones only. */
+/* -ENOENT at the end. */
 int wms_revision_each(struct weight_metadata_store *store,
 		      struct wms_position *position,
 		      struct weight_metadata **ret);
-int wms_deleting_each(struct weight_metadata_store *store,
-		      struct wms_position *position,
-		      struct weight_metadata **ret);
+
+/* The same for who goes through all of them: several are read in one go. */
+#define WMS_BATCH_MAX 64
+struct wms_batch {
+	struct weight_metadata *items[WMS_BATCH_MAX];
+	size_t count; /* 1 or more */
+};
+int wms_revisions_read(struct weight_metadata_store *store,
+		       struct wms_position *position, struct wms_batch *ret);
+void wms_batch_release(struct wms_batch *batch);
 
 /* Whether a generation of the lineage is staged, IMPORTING, READY or DEGRADED. */
 int wms_lineage_in_use(struct weight_metadata_store *store,

@@ -66,7 +66,9 @@ int wms_table_find(struct meta_txn *txn, const struct wms_table *t,
 
 /*
  * In transactions of their own: by identity, the lowest generation above
- * `after`, and all from a position on. -ENOENT there is none.
+ * `after`, and one, or at most `limit`, from a position on. -ENOENT there is
+ * none. Where some are read, an error in one of them waits until it is the
+ * first.
  */
 int wms_table_read(struct weight_metadata_store *store,
 		   const struct wms_table *t,
@@ -78,9 +80,9 @@ int wms_table_next(struct weight_metadata_store *store,
 int wms_table_each(struct weight_metadata_store *store,
 		   const struct wms_table *t, struct wms_position *position,
 		   void **ret);
-/* The same inside a transaction, which may change things between two steps. */
-int wms_table_step(struct meta_txn *txn, const struct wms_table *t,
-		   struct wms_position *position, void **ret);
+int wms_table_some(struct weight_metadata_store *store,
+		   const struct wms_table *t, struct wms_position *position,
+		   size_t limit, void *ret[], size_t *ret_count);
 
 /* What all keys of a lineage's revisions begin with. */
 int wms_key_of_lineage(const struct weight_lineage *l, struct wms_key *ret);

@@ -275,35 +275,47 @@ int wms_table_next(struct weight_metadata_store *store,
 	return lineage_step(c, t, lineage, from.len, &from, ret);
 }
 
-int wms_table_step(struct meta_txn *txn, const struct wms_table *t,
-		   struct wms_position *position, void **ret)
+int wms_table_some(struct weight_metadata_store *store,
+		   const struct wms_table *t, struct wms_position *position,
+		   size_t limit, void *ret[], size_t *ret_count)
 {
+	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
 	cleanup(meta_cursor_close_cleanup) struct meta_cursor *c = NULL;
 	struct meta_bytes key, value;
+	size_t n = 0;
 	int r;
 
-	r = meta_cursor_open(txn, t->db, NULL, 0, &c);
-	if (r < 0)
+	if ((r = meta_read_begin(store->meta, &txn)) < 0 ||
+	    (r = meta_cursor_open(txn, t->db, NULL, 0, &c)) < 0)
 		return r;
 	r = meta_cursor_seek(c, position->key, position->len, &key, &value);
 	if (r == 0 && key.len == position->len &&
 	    memcmp(key.data, position->key, key.len) == 0)
 		r = meta_cursor_next(c, &key, &value);
-	if (r < 0)
+	while (r == 0) {
+		r = t->decode(&value, &ret[n]);
+		if (r < 0 && n > 0)
+			break;
+		position->len = key.len;
+		memcpy(position->key, key.data, key.len);
+		if (r == 0 && ++n < limit)
+			r = meta_cursor_next(c, &key, &value);
+		else
+			break;
+	}
+	if (r < 0 && n == 0)
 		return r;
-	position->len = key.len;
-	memcpy(position->key, key.data, key.len);
-	return t->decode(&value, ret);
+	*ret_count = n;
+	return 0;
 }
 
 int wms_table_each(struct weight_metadata_store *store,
 		   const struct wms_table *t, struct wms_position *position,
 		   void **ret)
 {
-	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
-	int r = meta_read_begin(store->meta, &txn);
+	size_t n;
 
-	return r < 0 ? r : wms_table_step(txn, t, position, ret);
+	return wms_table_some(store, t, position, 1, ret, &n);
 }
 
 int wms_table_find(struct meta_txn *txn, const struct wms_table *t,

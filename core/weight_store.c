@@ -379,6 +379,7 @@ int weight_store_open(const char *path, const struct config *config,
 {
 	cleanup(weight_store_close_cleanup) struct weight_store *s =
 		calloc(1, sizeof(*s));
+	cleanup(removal_left_release) struct removal_left left = { NULL };
 	int r;
 
 	if (!s)
@@ -392,7 +393,7 @@ int weight_store_open(const char *path, const struct config *config,
 	try_filesystem(s);
 	r = make_parts(s);
 	if (r == 0)
-		r = removal_sweep(s);
+		r = removal_sweep(s, &left);
 	if (r == 0)
 		r = keeper_start(s);
 	if (r == 0)
@@ -404,7 +405,7 @@ int weight_store_open(const char *path, const struct config *config,
 	if (r < 0)
 		return say(r, why, "starting on the store", path);
 	/* Before anybody can begin another deletion of the same. */
-	(void)removal_resume(s);
+	removal_resume(s, &left);
 	*ret = take_ptr(s);
 	return 0;
 }

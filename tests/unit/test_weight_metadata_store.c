@@ -295,10 +295,13 @@ START_TEST(all_records_are_met_once_while_they_change)
 	}
 	ck_assert_uint_eq(seen, 50);
 	at = (struct wms_position){ .len = 0 };
-	for (seen = 0; wms_deleting_each(store, &at, &m) == 0; seen++) {
-		ck_assert_int_eq(m->availability, WEIGHT_DELETING);
-		ck_assert_int_eq(
-			wms_delete_finish(store, &m->identity, 0, 4, NULL), 0);
+	for (seen = 0; wms_revision_each(store, &at, &m) == 0;) {
+		if (m->availability == WEIGHT_DELETING) {
+			ck_assert_int_eq(wms_delete_finish(store, &m->identity,
+							   0, 4, NULL),
+					 0);
+			seen++;
+		}
 		weight_metadata_free(m);
 	}
 	ck_assert_uint_eq(seen, 10);
@@ -536,10 +539,16 @@ START_TEST(a_newer_schema_is_refused)
 }
 END_TEST
 
-/* Garbles the record with the lowest key of a map. */
+/* Garbles a record of a map, counted in the order of their keys. */
+struct garble {
+	enum meta_db db;
+	unsigned at; /* 0: the lowest key */
+};
+
 static int garble_body(struct meta_txn *txn, void *arg)
 {
-	enum meta_db db = *(const enum meta_db *)arg;
+	const struct garble *garble = arg;
+	enum meta_db db = garble->db;
 	struct meta_cursor *c;
 	struct meta_bytes k, v;
 	unsigned char key[META_KEY_MAX];
@@ -550,6 +559,8 @@ static int garble_body(struct meta_txn *txn, void *arg)
 	if (r < 0)
 		return r;
 	r = meta_cursor_seek(c, NULL, 0, &k, &v);
+	for (unsigned i = 0; i < garble->at && r == 0; i++)
+		r = meta_cursor_next(c, &k, &v);
 	len = k.len;
 	memcpy(key, k.data, len);
 	meta_cursor_close(c);
@@ -562,6 +573,7 @@ static const enum meta_db record_maps[] = { META_DB_REVISION, META_DB_STAGING,
 START_TEST(a_damaged_record_is_told_and_does_not_hide_others)
 {
 	enum meta_db db = record_maps[_i];
+	struct garble garble = { .db = db };
 	struct wms_position at = { .len = 0 };
 	struct weight_metadata *m;
 	unsigned good = 0, bad = 0;
@@ -576,7 +588,7 @@ START_TEST(a_damaged_record_is_told_and_does_not_hide_others)
 		ck_assert_int_eq(wms_stage(store, &id, 1, NULL), 0);
 	}
 	ck_assert_int_eq(check_store(store), 0);
-	meddle(garble_body, &db);
+	meddle(garble_body, &garble);
 	store = must_open();
 	ck_assert_int_eq(check_store(store), -EUCLEAN);
 	ck_assert_uint_gt(strlen(found_wrong), 0);
@@ -588,6 +600,46 @@ START_TEST(a_damaged_record_is_told_and_does_not_hide_others)
 	}
 	ck_assert_uint_eq(good, db == META_DB_REVISION ? 2 : 3);
 	ck_assert_uint_eq(bad, db == META_DB_REVISION ? 1 : 0);
+}
+END_TEST
+
+START_TEST(all_records_are_read_in_batches_but_the_damaged_ones)
+{
+	static const unsigned damaged[] = { 0, WMS_BATCH_MAX - 1,
+					    WMS_BATCH_MAX + 5 };
+	const uint64_t revisions = 3 * WMS_BATCH_MAX;
+	struct wms_position at = { .len = 0 };
+	struct wms_batch batch;
+	uint64_t last = 0;
+	unsigned good = 0, bad = 0;
+	int r;
+
+	for (uint64_t g = 1; g <= revisions; g++) {
+		struct weight_identity id = id_of(g);
+
+		stage_and_publish(&id);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(damaged); i++) {
+		struct garble garble = { META_DB_REVISION, damaged[i] };
+
+		meddle(garble_body, &garble);
+		store = must_open();
+	}
+	while ((r = wms_revisions_read(store, &at, &batch)) != -ENOENT) {
+		if (r == -EUCLEAN) {
+			bad++;
+			last++;
+			continue;
+		}
+		ck_assert_int_eq(r, 0);
+		ck_assert_uint_le(batch.count, WMS_BATCH_MAX);
+		for (size_t i = 0; i < batch.count; i++, good++)
+			ck_assert_uint_eq(batch.items[i]->identity.generation,
+					  ++last);
+		wms_batch_release(&batch);
+	}
+	ck_assert_uint_eq(bad, ARRAY_LEN(damaged));
+	ck_assert_uint_eq(good + bad, revisions);
 }
 END_TEST
 
@@ -732,6 +784,8 @@ Suite *suite(void)
 	tcase_add_test(tc, keys_that_begin_others_are_told_apart);
 	tcase_add_test(tc, identities_that_look_alike_are_different);
 	tcase_add_test(tc, all_records_are_met_once_while_they_change);
+	tcase_add_test(tc,
+		       all_records_are_read_in_batches_but_the_damaged_ones);
 	tcase_add_test(tc, only_what_lives_keeps_a_lineage);
 	tcase_add_test(tc, deletion_goes_to_a_tombstone);
 	tcase_add_test(tc, durability_is_noted_without_a_new_generation);
