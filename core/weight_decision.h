@@ -302,8 +302,9 @@ int weight_decide_operation_error(const struct weight_operation_state *state,
  * have another ratio than the target.
  *
  * Errors: -EINVAL a bad id, or a ratio that the residency can't have; -ENOENT
- * as above; -EEXIST it isn't the active operation, unless the revision is idle
- * just as it says; -EINPROGRESS the target isn't reached; -EOVERFLOW.
+ * as above; -EEXIST it isn't the active operation, unless it was finished and
+ * the revision is idle just as it says; -EINPROGRESS the target isn't reached;
+ * -EOVERFLOW.
  */
 int weight_decide_operation_finish(const struct weight_operation_state *state,
 				   uint64_t operation_id,
