@@ -7,7 +7,7 @@
  * Some of those that follow believe that the machine was started anew.
  *
  * The steps aren't listed here: a first life that nobody kills shows which
- * there are, and how often. Every kind in `kinds` must be among them.
+ * there are, and how often. Every kind that a life is to have must be among them.
  *
  * usage: kill_steps [OCCURRENCES [PART]]
  *	OCCURRENCES	of one name: the first ones, and the last; default 3
@@ -40,9 +40,22 @@
 #define SKIP 77
 #define READER_PAUSE_US 2000
 
-static const char *const kinds[] = {
-	"write-back", "verify", "pin",     "unpin",
-	"operation",  "repair", "removal",
+/* What is lived, what follows on a kill, and what looks at all that. */
+static const struct life {
+	void (*whole)(void);
+	void (*on)(void);
+	void (*check)(void);
+	const char *kinds[8]; /* of steps */
+} lives[] = {
+	{ live_whole,
+	  live_on,
+	  live_check,
+	  { "publish", "write-back", "verify", "pin", "unpin", "operation",
+	    "repair", "removal" } },
+	{ live_door,
+	  live_door,
+	  live_door,
+	  { "import", "claim", "publish", "write-back", "removal" } },
 };
 
 static const char *const fate_names[FATES] = {
@@ -275,9 +288,12 @@ static bool run_life(void (*life)(void))
 			      "it hangs" :
 			      "it failed",
 		      (unsigned)status, atomic_load(&shared->deed));
-	(void)fprintf(stderr, "generation %u, which was %s; store in '%s'\n",
+	(void)fprintf(stderr,
+		      "generation %u, which was %s, at the door %u; store in "
+		      "'%s'\n",
 		      atomic_load(&shared->generation),
-		      fate_names[atomic_load(&shared->fate)], store_path);
+		      fate_names[atomic_load(&shared->fate)],
+		      atomic_load(&shared->door_fate), store_path);
 	if (killed_at)
 		(void)fprintf(stderr, "the first kill was to come at '%s' %u\n",
 			      killed_at, killed_nth);
@@ -291,11 +307,15 @@ static void next_generation(void)
 {
 	(void)atomic_fetch_add(&shared->generation, GENERATIONS_APART);
 	atomic_store(&shared->fate, NOTHING);
+	atomic_store(&shared->door_fate, 0);
+	for (size_t i = 0; i < DOOR_GENERATIONS; i++)
+		atomic_store(&shared->door_seen[i], 0);
 	clear_steps();
 }
 
 /* Counts kills. */
-static unsigned kill_at(const char *name, unsigned nth, unsigned round)
+static unsigned kill_at(const struct life *life, const char *name, unsigned nth,
+			unsigned round)
 {
 	unsigned kills = 0;
 
@@ -303,7 +323,7 @@ static unsigned kill_at(const char *name, unsigned nth, unsigned round)
 	target.is_set = true;
 	target.name = killed_at = name;
 	target.nth = killed_nth = nth;
-	kills += run_life(live_whole);
+	kills += run_life(life->whole);
 	await_reader();
 	boots_anew = round % 4 >= 2;
 	/* What comes back is killed, too. */
@@ -311,10 +331,10 @@ static unsigned kill_at(const char *name, unsigned nth, unsigned round)
 		target.name = NULL;
 		target.nth = atomic_load(&shared->steps_seen) + 1 +
 			     round / 2 % AGAIN_STEPS;
-		kills += run_life(live_on);
+		kills += run_life(life->on);
 	}
 	target.is_set = false;
-	(void)run_life(live_check);
+	(void)run_life(life->check);
 	boots_anew = false;
 	await_reader();
 	return kills;
@@ -323,13 +343,13 @@ static unsigned kill_at(const char *name, unsigned nth, unsigned round)
 /* ---- All of it ---- */
 
 /* A life that nobody kills, to see the steps. False: some kind is missing. */
-static bool find_steps(void)
+static bool find_steps(const struct life *life)
 {
 	bool all = true;
 
 	target.is_set = false;
 	next_generation();
-	(void)run_life(live_whole);
+	(void)run_life(life->whole);
 	await_reader();
 	for (size_t i = 0; i < STEPS_MAX; i++) {
 		struct step_count *s = &shared->steps[i];
@@ -337,24 +357,25 @@ static bool find_steps(void)
 		atomic_store(&found[i].name, atomic_load(&s->name));
 		atomic_store(&found[i].seen, atomic_load(&s->seen));
 	}
-	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
-		size_t len = strlen(kinds[i]);
+	for (size_t i = 0; i < ARRAY_LEN(life->kinds) && life->kinds[i]; i++) {
+		size_t len = strlen(life->kinds[i]);
 		bool is_there = false;
 
 		for (size_t k = 0; k < STEPS_MAX && found[k].name; k++)
-			is_there |=
-				strncmp(found[k].name, kinds[i], len) == 0 &&
-				found[k].name[len] == ':';
+			is_there |= strncmp(found[k].name, life->kinds[i],
+					    len) == 0 &&
+				    found[k].name[len] == ':';
 		if (!is_there)
 			(void)fprintf(stderr, "no step of the kind '%s'\n",
-				      kinds[i]);
+				      life->kinds[i]);
 		all &= is_there;
 	}
-	(void)run_life(live_check);
+	(void)run_life(life->check);
 	return all;
 }
 
-static unsigned kill_at_all(unsigned occurrences, const char *part)
+static void kill_at_all(const struct life *life, unsigned occurrences,
+			const char *part)
 {
 	unsigned kills = 0, round = 0, missed = 0;
 
@@ -369,7 +390,7 @@ static unsigned kill_at_all(unsigned occurrences, const char *part)
 
 			if (n > occurrences && n < count)
 				continue;
-			now = kill_at(name, n, round++);
+			now = kill_at(life, name, n, round++);
 			hit += now > 0;
 			missed += now == 0;
 			kills += now;
@@ -382,7 +403,6 @@ static unsigned kill_at_all(unsigned occurrences, const char *part)
 	(void)printf("%u kills and %u boots, all as it should be; "
 		     "%u came to no kill\n",
 		     kills, atomic_load(&shared->boots), missed);
-	return kills;
 }
 
 static void share_memory(void)
@@ -418,7 +438,7 @@ int main(int argc, char **argv)
 {
 	int occurrences = argc > 1 ? atoi(argv[1]) : OCCURRENCES;
 	const char *part = argc > 2 ? argv[2] : "";
-	bool has_all;
+	bool has_all = true;
 
 	if (!can_run())
 		return SKIP;
@@ -431,9 +451,11 @@ int main(int argc, char **argv)
 	if (reader == 0)
 		read_for_ever();
 	(void)run_life(live_setup);
-	has_all = find_steps();
-	if (has_all || *part)
-		(void)kill_at_all((unsigned)occurrences, part);
+	for (size_t i = 0; i < ARRAY_LEN(lives) && (has_all || *part); i++) {
+		has_all &= find_steps(&lives[i]);
+		if (has_all || *part)
+			kill_at_all(&lives[i], (unsigned)occurrences, part);
+	}
 	(void)kill(reader, SIGKILL);
 	(void)waitpid(reader, NULL, 0);
 	if (has_all)

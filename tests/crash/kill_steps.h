@@ -5,7 +5,8 @@
  *
  * The parent never opens the store. One child after the other lives in it
  * (kill_steps_life.c), is killed, and another one looks at what it left
- * (kill_steps_check.c). A reader maps what it is told to, all the time. What
+ * (kill_steps_check.c). A life through the first door does both
+ * (kill_steps_door.c). A reader maps what it is told to, all the time. What
  * they know of each other is in `shared`.
  *
  * A claim that doesn't hold ends the process that makes it with status 1.
@@ -53,6 +54,8 @@ enum fate {
 	FATES,
 };
 
+#define DOOR_GENERATIONS 5
+
 /* Names are string constants, so they are the same in all children. */
 struct step_count {
 	const char *_Atomic name;
@@ -64,6 +67,10 @@ struct shared {
 	_Atomic unsigned fate;
 	_Atomic unsigned generation;
 	_Atomic unsigned deed; /* line of the source, to say what hangs */
+
+	/* Of a life through the first door, see kill_steps_door.c. */
+	_Atomic unsigned door_fate;
+	_Atomic uint64_t door_seen[DOOR_GENERATIONS];
 
 	struct step_count steps[STEPS_MAX];
 	_Atomic unsigned steps_seen; /* of all names */
@@ -146,5 +153,6 @@ _Noreturn void live_whole(void); /* a generation, from staging to removal */
 _Noreturn void live_on(void);    /* goes on with what the last one left */
 _Noreturn void live_check(void); /* looks at it, and clears it away */
 _Noreturn void live_end(void);   /* removes the keeper */
+_Noreturn void live_door(void);  /* goes on, to the end, and is checked */
 
 #endif
