@@ -45,8 +45,10 @@ static bool has_files_dir(struct weight_store *s, const char *hex)
 
 /* The namespace lock is held. Half of a directory is what a kill leaves. */
 static int make_group(struct weight_store *s, const struct weight_identity *id,
-		      const char *hex, struct weight_group **ret)
+		      const char *hex, enum weight_residency preferred,
+		      struct weight_group **ret)
 {
+	struct weight_group *g = NULL;
 	cleanup(weight_dir_unref_cleanup) struct weight_dir *lineage = NULL;
 	const struct weight_caller caller = { .uid = geteuid(),
 					      .gid = getegid() };
@@ -62,8 +64,14 @@ static int make_group(struct weight_store *s, const struct weight_identity *id,
 	}
 	if (r == 0)
 		r = tree_group_new(s, id, lineage, WEIGHT_GROUP_STAGED, true,
-				   ret);
-	return r;
+				   &g);
+	if (r < 0)
+		return r;
+	store_lock(s);
+	g->preferred = preferred;
+	store_unlock(s);
+	*ret = g;
+	return 0;
 }
 
 static int begin_locked(struct weight_store *s,
@@ -88,7 +96,8 @@ static int begin_locked(struct weight_store *s,
 	r = wms_import_begin(s->records, request, clock_realtime_ms(), &m, why);
 	step("import: begun");
 	if (r == 0 && m->availability == WEIGHT_IMPORTING) {
-		r = make_group(s, &request->identity, hex, &g);
+		r = make_group(s, &request->identity, hex, m->policy.preferred,
+			       &g);
 		if (r < 0)
 			(void)buf_printf(why,
 					 "making the group's directory: %s",

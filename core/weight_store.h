@@ -427,8 +427,8 @@ DEFINE_CLEANUP(struct weight_page *, weight_page_free)
  *
  * Errors: -EINVAL a bad policy; -ENOENT; -EBUSY it is being replaced, or an
  * operation is at it; -ECANCELED another metadata generation; -EINPROGRESS
- * neither READY nor DEGRADED; -EPERM an operation to MIXED with fewer than two
- * units.
+ * neither READY nor DEGRADED; -EPERM it is AUTO, and there is no way to where it
+ * prefers the revision.
  */
 int weight_update_policy(struct weight_store *store,
 			 const struct weight_identity *identity,

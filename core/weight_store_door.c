@@ -6,8 +6,6 @@
 
 #include "core/clock.h"
 #include "core/log.h"
-#include "core/metrics.h"
-#include "core/step.h"
 #include "core/weight_store_priv.h"
 
 #define TENANT_DEFAULT "default"
@@ -190,35 +188,6 @@ void weight_page_free(struct weight_page *page)
 
 /* ---- Changing what is there ---- */
 
-static int say_not_now(int r, struct buf *why)
-{
-	if (r == -ECANCELED && why->len == 0)
-		(void)buf_printf(why, "its metadata_generation is another one "
-				      "than was asked for");
-	return r;
-}
-
-int weight_update_policy(struct weight_store *store,
-			 const struct weight_identity *identity,
-			 const struct weight_policy *policy,
-			 uint64_t expected_metadata_generation, struct buf *why)
-{
-	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
-	int r = door_check(store, identity, why);
-
-	if (r < 0)
-		return r;
-	metrics_add(METRIC_METADATA_COMMITS, 1);
-	r = wms_policy_update(store->records, identity, policy,
-			      expected_metadata_generation, clock_realtime_ms(),
-			      NULL, why);
-	step("policy: updated");
-	/* An operation may have begun with it; on record it goes on anyway. */
-	if (r == 0 && tree_group_of(store, identity, &g) == 0)
-		(void)upkeep_want(g);
-	return say_not_now(r, why);
-}
-
 /* A revision that isn't live is in no tree, but has a record. */
 static int find_live(struct weight_store *s, const struct weight_identity *id,
 		     struct weight_group **ret, struct buf *why)
@@ -238,6 +207,27 @@ static int find_live(struct weight_store *s, const struct weight_identity *id,
 		return -EINPROGRESS;
 	}
 	return tree_group_of(s, id, ret);
+}
+
+int weight_update_policy(struct weight_store *store,
+			 const struct weight_identity *identity,
+			 const struct weight_policy *policy,
+			 uint64_t expected_metadata_generation, struct buf *why)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
+	const struct weight_policy_change change = {
+		.set_preferred = true,
+		.set_mixed_hot_ratio = true,
+		.set_mode = true,
+		.policy = *policy,
+	};
+	int r = find_live(store, identity, &g, why);
+
+	if (r == 0)
+		r = weight_policy_check(policy, why);
+	return r < 0 ? r :
+		       weight_group_set_policy(
+			       g, &change, expected_metadata_generation, why);
 }
 
 int weight_migrate(struct weight_store *store,
@@ -281,9 +271,13 @@ static int remove_again(struct weight_store *s,
 		.expected_metadata_generation = expected,
 	};
 
-	return say_not_now(wms_delete_begin(s->records, id, &request,
-					    clock_realtime_ms(), NULL),
-			   why);
+	int r = wms_delete_begin(s->records, id, &request, clock_realtime_ms(),
+				 NULL);
+
+	if (r == -ECANCELED)
+		(void)buf_printf(why, "its metadata_generation is another one "
+				      "than was asked for");
+	return r;
 }
 
 int weight_remove(struct weight_store *store,
