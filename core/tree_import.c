@@ -96,20 +96,18 @@ static int begin_locked(struct weight_store *s,
 	r = wms_import_begin(s->records, request, clock_realtime_ms(), &m, why);
 	step("import: begun");
 	if (r == 0 && m->availability == WEIGHT_IMPORTING) {
-		r = make_group(s, &request->identity, hex, m->policy.preferred,
-			       &g);
+		/* Should nobody go on with it, somebody has to end it. */
+		r = reconciler_watch_import(s, &request->identity);
+		if (r == 0)
+			r = make_group(s, &request->identity, hex,
+				       m->policy.preferred, &g);
 		if (r < 0)
 			(void)buf_printf(why,
 					 "making the group's directory: %s",
 					 strerrordesc_np(-r));
 	}
-	/* Should nobody go on with it, somebody has to end it. */
-	if (r == 0 && g)
-		r = reconciler_watch_import(s, &request->identity);
-	if (r < 0) {
-		weight_group_unref(g);
+	if (r < 0)
 		return r;
-	}
 	*ret = take_ptr(m);
 	*ret_group = g;
 	return 0;
