@@ -162,6 +162,7 @@ void weight_tree_gauges(struct weight_store *store)
 	struct prefetch_stats prefetch;
 	uint64_t now = clock_realtime_ms();
 	uint64_t oldest = upkeep_oldest_ms(store);
+	struct wms_oplog_state log;
 	struct pins_stats pins;
 
 	pins_stats(store->pins, &pins);
@@ -172,6 +173,11 @@ void weight_tree_gauges(struct weight_store *store)
 	metrics_raise(METRIC_PREFETCHED_BYTES, prefetch.read_bytes_total);
 	metrics_set(METRIC_OLDEST_OPERATION_AGE_MS,
 		    oldest && oldest < now ? now - oldest : 0);
+	/* One that can't be read is told by who needs it. */
+	if (wms_oplog_state(store->records, &log) < 0)
+		return;
+	metrics_set(METRIC_OPLOG_ENTRIES, log.next - log.first);
+	metrics_raise(METRIC_OPLOG_APPENDS, log.next - 1);
 }
 
 /* ---- Operations ---- */
