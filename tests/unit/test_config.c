@@ -138,6 +138,7 @@ static const char of_moves[] =
 	"weight_management_oplog_capability_confirmed=on,"
 	"weight_lineage_oplog_capability_confirmed,oplog_keep=1000";
 
+/* MasterServiceConfig.WeightCapabilityConfirmationPropagates */
 START_TEST(a_list_sets_every_option_of_moves_and_of_the_log)
 {
 	struct config cfg;

@@ -68,6 +68,10 @@ static const struct {
 };
 /* clang-format on */
 
+/*
+ * WeightManagementContract.ValidatesSha256AndGeneration
+ * manifest_digest_must_be_canonical_sha256
+ */
 START_TEST(bad_hex_is_rejected)
 {
 	struct digest d = digest_of_nothing;

@@ -428,6 +428,9 @@ END_TEST
 
 /* ---- How much a round takes ---- */
 
+/*
+ * WeightGroupLifecycle.MigrationBatchLimitsKeepOversizedAffinityWholeAndMakeProgress
+ */
 START_TEST(the_first_piece_goes_whatever_its_size)
 {
 	struct upkeep_round r = { .members_max = 2, .bytes_max = 10 };

@@ -495,6 +495,7 @@ START_TEST(aborting_again_is_aborting_once)
 }
 END_TEST
 
+/* WeightReconciliation.ExpiresLeasesAndAbortsAbandonedImports */
 START_TEST(an_import_is_given_up_after_five_minutes)
 {
 	struct weight_metadata m = there(WEIGHT_IMPORTING, 1);

@@ -86,6 +86,7 @@ static void spoil(struct weight_upsert_request *rq, int how)
 /*
  * upsert_rejects_non_enum_mode_before_mutation, ...explicit_empty_request_id,
  * upsert_requires_same_lineage_and_increasing_generation
+ * upsert_rejects_explicit_empty_request_id
  */
 START_TEST(a_request_is_looked_at_before_anything_else)
 {
@@ -128,6 +129,7 @@ END_TEST
 /*
  * All is wrong, and one thing after the other is put right: each refusal comes
  * before all that follow it.
+ * upsert_requires_same_lineage_and_increasing_generation
  */
 START_TEST(beginning_looks_for_errors_in_order)
 {
@@ -408,7 +410,10 @@ START_TEST(a_competitor_hears_who_is_first)
 }
 END_TEST
 
-/* delete_first_begin_response_loss_retries_with_derived_request_id */
+/*
+ * delete_first_begin_response_loss_retries_with_derived_request_id
+ * upsert_derives_stable_request_id_from_immutable_arguments
+ */
 START_TEST(a_derived_request_id_resumes)
 {
 	struct weight_upsert_request rq = request(WEIGHT_DELETE_FIRST);

@@ -318,6 +318,7 @@ static void payload_path(char ret[static PATH_LEN * 2], const char *name)
 	(void)snprintf(ret + strlen(ret), PATH_LEN, "/%s", name);
 }
 
+/* WeightReconciliation.MissingPayloadOrManifestBecomesDegraded */
 START_TEST(a_file_that_is_gone_is_lost)
 {
 	char at[PATH_LEN * 2];

@@ -323,6 +323,7 @@ START_TEST(affinity_ids_of_the_example_are_the_golden_ones)
 }
 END_TEST
 
+/* upsert_derives_stable_request_id_from_immutable_arguments */
 START_TEST(the_request_id_of_the_example_is_the_golden_one)
 {
 	struct weight_identity target = demo;

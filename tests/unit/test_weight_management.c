@@ -76,6 +76,7 @@ static void move_to(struct weight_metadata *m, enum weight_availability to)
 		ck_assert_int_eq((int)back_, (int)(v));                        \
 	} while (0)
 
+/* weight_upsert_mode_wire_values_are_stable */
 START_TEST(every_value_has_a_word_and_back)
 {
 	for (int v = WEIGHT_IMPORTING; v <= WEIGHT_DELETED; v++)
@@ -125,6 +126,7 @@ START_TEST(other_words_are_refused)
 }
 END_TEST
 
+/* error_mapping_retains_domain_code */
 START_TEST(every_error_has_its_own_errno)
 {
 	for (int e = WEIGHT_INVALID_ARGUMENT; e <= WEIGHT_POLICY_UNSATISFIABLE;
@@ -191,6 +193,7 @@ static const struct {
 };
 /* clang-format on */
 
+/* WeightManagementContract.ValidatesIdentityComponentsStrictly */
 START_TEST(a_component_is_text_without_control_characters)
 {
 	const char *text = components[_i].text;
@@ -200,6 +203,7 @@ START_TEST(a_component_is_text_without_control_characters)
 }
 END_TEST
 
+/* WeightManagementContract.ValidatesIdentityComponentsStrictly */
 START_TEST(a_component_has_at_most_1024_bytes)
 {
 	char text[WEIGHT_COMPONENT_MAX + 2];
@@ -231,6 +235,7 @@ static const struct {
 };
 /* clang-format on */
 
+/* WeightManagementContract.ValidatesIdentityComponentsStrictly */
 START_TEST(a_bad_identity_is_refused_in_words)
 {
 	cleanup(buf_release) struct buf why = BUF_INIT;
@@ -304,6 +309,7 @@ static const struct {
 };
 /* clang-format on */
 
+/* WeightManagementContract.ValidatesSha256AndGeneration */
 START_TEST(a_generation_has_one_text_form)
 {
 	char text[WEIGHT_GENERATION_LEN_MAX + 1];
@@ -320,6 +326,7 @@ START_TEST(a_generation_has_one_text_form)
 }
 END_TEST
 
+/* WeightManagementContract.ValidatesSha256AndGeneration */
 START_TEST(a_metadata_generation_advances_to_its_end)
 {
 	uint64_t g = 42;
@@ -361,6 +368,7 @@ static const struct weight_policy bad_policies[] = {
 };
 /* clang-format on */
 
+/* mixed_policy_requires_strict_interior_ratio */
 START_TEST(a_bad_policy_is_refused_in_words)
 {
 	cleanup(buf_release) struct buf why = BUF_INIT;
@@ -370,6 +378,10 @@ START_TEST(a_bad_policy_is_refused_in_words)
 }
 END_TEST
 
+/*
+ * WeightPolicyState.DefaultsPolicyAndPersistsAffinitySummary
+ * storage_policy_defaults_to_mixed_auto
+ */
 START_TEST(the_default_policy_is_mixed_half_auto)
 {
 	struct weight_policy p = WEIGHT_POLICY_DEFAULT;
@@ -387,6 +399,7 @@ START_TEST(the_default_policy_is_mixed_half_auto)
 }
 END_TEST
 
+/* WeightManagementContract.RestrictsAvailabilityTransitions */
 START_TEST(availability_moves_along_seven_arrows)
 {
 	static const char may[5][6] = {
@@ -436,7 +449,11 @@ START_TEST(a_revision_may_have_no_tensors_and_no_bytes)
 }
 END_TEST
 
-/* Which residencies go with which state, all others being refused. */
+/*
+ * Which residencies go with which state, all others being refused.
+ * WeightManagementContract.EnforcesStateCombinationAndOperationIds
+ * WeightMetadataStore.RejectsReadyRevisionWithoutReadableResidency
+ */
 START_TEST(a_state_allows_certain_residencies)
 {
 	static const char may[5][6] = {
@@ -476,6 +493,7 @@ START_TEST(a_place_is_a_residency_and_its_ratio)
 }
 END_TEST
 
+/* WeightManagementContract.EnforcesStateCombinationAndOperationIds */
 START_TEST(only_a_readable_revision_may_be_operated_on)
 {
 	for (int a = 0; a < 5; a++) {
@@ -632,6 +650,10 @@ static const struct weight_operation operation = {
 	.message = "",
 };
 
+/*
+ * operation_has_kind_target_and_byte_progress
+ * mixed_operation_requires_target_ratio
+ */
 START_TEST(an_operation_has_rules)
 {
 	struct weight_operation bad[13];

@@ -71,6 +71,7 @@ static void assert_counted(struct counted c)
 			  c.duration_ms);
 }
 
+/* WeightReconciliation.ProjectsLeaseAndOperationMetrics */
 START_TEST(an_operation_is_counted_from_its_start_to_its_end)
 {
 	struct weight_identity id = published(7);
@@ -185,6 +186,7 @@ START_TEST(what_is_found_at_a_start_is_what_was_left)
 }
 END_TEST
 
+/* WeightReconciliation.ProjectsLeaseAndOperationMetrics */
 START_TEST(swept_leases_are_counted)
 {
 	struct weight_identity id = published(7);

@@ -63,7 +63,12 @@ static void is_left_alone(const struct weight_identity *id)
 	ck_assert_int_eq(publish(store, id, 1, NULL), -EEXIST);
 }
 
-/* MasterServiceWeightManagement.PublishesReadyAndRetriesAfterResponseLoss */
+/*
+ * MasterServiceWeightManagement.PublishesReadyAndRetriesAfterResponseLoss
+ * WeightMetadataStore.BeginIsIdempotentAndRejectsConflicts
+ * WeightMetadataStore.CommitUsesCasAndIsRetryableAfterResponseLoss
+ * WeightManagementRpc.RegistersEveryApiAndBindsTenant
+ */
 START_TEST(an_import_is_announced_and_committed)
 {
 	struct weight_identity id = some_id(BASE);
@@ -131,8 +136,10 @@ START_TEST(the_group_of_an_import_is_canonical)
 }
 END_TEST
 
-/* MasterServiceWeightManagement.RejectsStaleGeneration and, of what the store
- * knows, RejectsMismatchedSummaryAndDigest */
+/*
+ * MasterServiceWeightManagement.RejectsStaleGeneration
+ * MasterServiceWeightManagement.RejectsMismatchedSummaryAndDigest
+ */
 START_TEST(a_commit_has_to_fit)
 {
 	cleanup(buf_release) struct buf key = BUF_INIT;
@@ -178,6 +185,7 @@ END_TEST
 /*
  * WeightPolicyState.PinnedPolicyRejectsExplicitMigration: it converges once,
  * and stays.
+ * WeightPolicyState.CommitPublishesReadyHotAndMigrationAtomically
  */
 START_TEST(a_commit_and_its_operation_are_one_step)
 {
@@ -210,6 +218,10 @@ START_TEST(a_commit_and_its_operation_are_one_step)
 }
 END_TEST
 
+/*
+ * WeightMetadataStore.AbortRetryRequiresAdjacentGeneration
+ * weight_put_abort_still_deletes_importing_revision
+ */
 START_TEST(an_aborted_import_goes_to_a_tombstone)
 {
 	struct weight_identity id = some_id(BASE);
@@ -256,8 +268,8 @@ START_TEST(what_is_staged_is_not_announced)
 END_TEST
 
 /*
- * MasterServiceWeightManagement.CommitsPercentEncodedIdentity and
- * PreservesTenantIdentityWhenMultiTenancyIsEnabled
+ * MasterServiceWeightManagement.CommitsPercentEncodedIdentity
+ * MasterServiceWeightManagement.PreservesTenantIdentityWhenMultiTenancyIsEnabled
  */
 START_TEST(names_of_any_kind_are_kept_apart)
 {
@@ -451,6 +463,7 @@ START_TEST(a_reader_lets_it_move_and_not_go)
 }
 END_TEST
 
+/* WeightMetadataStore.RejectsReadyRevisionWithoutReadableResidency */
 START_TEST(what_is_ready_can_be_read)
 {
 	struct weight_observation seen = { .availability = WEIGHT_READY,
@@ -469,6 +482,44 @@ START_TEST(what_is_ready_can_be_read)
 	seen.residency = WEIGHT_ABSENT;
 	ck_assert_int_eq(wms_observe(store, &id, &seen, 2, 1200, NULL), 0);
 	ck_assert_int_eq(availability_of(&id), WEIGHT_DEGRADED);
+}
+END_TEST
+
+/*
+ * WeightReconciliation.PublicPayloadLossRetainsPartialHotCoverage
+ * WeightReconciliation.PublicPayloadLossRetainsColdResidency
+ * WeightReconciliation.PublicAllPayloadLossBecomesAbsent
+ * WeightReconciliation.PublicManifestReplicaClearReconcilesToDegraded
+ */
+START_TEST(what_was_lost_is_noted_beside_what_is_left)
+{
+	static const struct weight_observation seen[] = {
+		{ WEIGHT_DEGRADED, WEIGHT_MIXED, 0.5, true, false },
+		{ WEIGHT_DEGRADED, WEIGHT_COLD, 0, true, false },
+		{ WEIGHT_DEGRADED, WEIGHT_ABSENT, 0, false, false },
+		/* The manifest only. */
+		{ WEIGHT_DEGRADED, WEIGHT_HOT, 1, true, false },
+		/* And all of it is there again. */
+		{ WEIGHT_READY, WEIGHT_HOT, 1, true, false },
+	};
+	struct weight_identity id = some_id(BASE);
+	struct weight_metadata *m;
+
+	ck_assert_int_eq(published_base(store), 0);
+	for (uint64_t i = 0; i < ARRAY_LEN(seen); i++) {
+		ck_assert_int_eq(
+			wms_observe(store, &id, &seen[i], 2 + i, 1200, NULL),
+			0);
+		reopen();
+		m = must_get(&id);
+		ck_assert_int_eq(m->availability, seen[i].availability);
+		ck_assert_int_eq(m->residency, seen[i].residency);
+		ck_assert(m->observed_hot_ratio == seen[i].hot_ratio);
+		ck_assert(m->durable == seen[i].durable);
+		ck_assert_uint_eq(m->metadata_generation, 3 + i);
+		weight_metadata_free(m);
+	}
+	assert_sound();
 }
 END_TEST
 
@@ -591,6 +642,7 @@ Suite *suite(void)
 	tcase_add_test(tc, a_policy_and_its_operation_are_one_step);
 	tcase_add_test(tc, a_reader_lets_it_move_and_not_go);
 	tcase_add_test(tc, what_is_ready_can_be_read);
+	tcase_add_test(tc, what_was_lost_is_noted_beside_what_is_left);
 	tcase_add_test(tc, a_revision_costs_the_same_whatever_it_holds);
 	tcase_add_test(tc, every_allocation_may_fail);
 	suite_add_tcase(s, tc);

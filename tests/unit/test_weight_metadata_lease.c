@@ -9,6 +9,7 @@
 #include "suite.h"
 #include "weight_metadata_fixture.h"
 
+/* WeightRevisionLease.AcquireRetryRenewAndReleaseAreIdempotent */
 START_TEST(leases_are_counted_per_revision)
 {
 	struct weight_identity id = id_of(7), other = id_of(8);
@@ -40,6 +41,11 @@ START_TEST(leases_are_counted_per_revision)
 }
 END_TEST
 
+/*
+ * WeightMetadataStore.LeaseExpiryIsGenerationFencedAndIdempotent
+ * WeightRevisionLease.RejectsStaleGenerationAndExpiredRenewal
+ * WeightRevisionLease.OlderFenceProtectsAdvancedMetadataGeneration
+ */
 START_TEST(a_lease_outlives_changes_of_the_metadata)
 {
 	struct weight_observation seen = { WEIGHT_DEGRADED, WEIGHT_COLD, 0,
@@ -67,6 +73,11 @@ START_TEST(a_lease_outlives_changes_of_the_metadata)
 }
 END_TEST
 
+/*
+ * WeightRevisionLease.AcquireRetryRenewAndReleaseAreIdempotent
+ * WeightRevisionLease.RejectsStaleGenerationAndExpiredRenewal
+ * MasterServiceWeightManagement.RevisionLeaseLifecycleUsesPublishedMetadataState
+ */
 START_TEST(a_lease_is_renewed_and_released)
 {
 	struct weight_identity id = id_of(7);
@@ -100,6 +111,10 @@ START_TEST(a_lease_is_renewed_and_released)
 }
 END_TEST
 
+/*
+ * WeightMetadataStore.LeaseExpiryIsGenerationFencedAndIdempotent
+ * WeightReconciliation.ExpiresLeasesAndAbortsAbandonedImports
+ */
 START_TEST(expired_leases_are_swept_in_order)
 {
 	struct weight_identity id = id_of(7), other = id_of(8);
@@ -133,6 +148,7 @@ START_TEST(expired_leases_are_swept_in_order)
 }
 END_TEST
 
+/* WeightGroupLifecycle.LeaseBlocksOperationAndDelete */
 START_TEST(leases_of_others_prevent_deletion)
 {
 	struct weight_identity id = id_of(7);
@@ -181,6 +197,7 @@ static void *race(void *arg)
 	return NULL;
 }
 
+/* WeightMetadataStore.LeasePublicationFencesPreparedDeletion */
 START_TEST(either_the_lease_or_the_deletion_wins)
 {
 	struct weight_identity id = id_of(7);

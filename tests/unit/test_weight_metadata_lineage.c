@@ -192,8 +192,9 @@ static void put_first_retires(void)
 }
 
 /*
- * MasterServiceWeightManagement: put_first_publishes_target_before_retiring_base
+ * put_first_publishes_target_before_retiring_base
  * WeightRevisionLease.PutFirstFencesBaseAfterTargetCommit
+ * put_first_commit_retry_reuses_request_after_uncertain_response
  */
 START_TEST(put_first_from_its_claim_to_its_end)
 {
@@ -226,6 +227,12 @@ START_TEST(put_first_from_its_claim_to_its_end)
 }
 END_TEST
 
+/*
+ * WeightGroupLifecycle.ReconciliationFinishesPutFirstAbortAfterLineagePublishGap
+ * upsert_abort_keeps_put_first_base_and_releases_claim
+ * put_first_abort_retries_after_claim_abort_was_not_delivered
+ * put_first_payload_failure_keeps_base_ready
+ */
 START_TEST(put_first_that_is_given_up_leaves_the_base)
 {
 	struct weight_identity id = some_id(TARGET);
@@ -307,7 +314,7 @@ END_TEST
 
 /* ---- DELETE_FIRST ---- */
 
-/* upsert: delete_first_busy_fails_before_target_import */
+/* delete_first_busy_fails_before_target_import */
 START_TEST(delete_first_waits_for_nobody)
 {
 	struct weight_identity id = some_id(BASE);
@@ -391,7 +398,7 @@ static void delete_first_is_interrupted(void)
 }
 
 /*
- * upsert: delete_first_reclaims_base_before_returning_writer,
+ * delete_first_reclaims_base_before_returning_writer
  * delete_first_payload_failure_recovers_with_same_request
  */
 START_TEST(delete_first_from_its_claim_to_its_end)
@@ -451,8 +458,8 @@ END_TEST
 /* ---- Claims that are not to be ---- */
 
 /*
- * WeightGroupLifecycle.ConflictingTargetDoesNotLeaveBlockingLineageClaim and
- * NewLineageClaimRevalidatesCurrentBase
+ * WeightGroupLifecycle.ConflictingTargetDoesNotLeaveBlockingLineageClaim
+ * WeightGroupLifecycle.NewLineageClaimRevalidatesCurrentBase
  */
 START_TEST(a_claim_that_is_refused_leaves_nothing)
 {
@@ -625,6 +632,7 @@ static void *race(void *arg)
 	return NULL;
 }
 
+/* WeightMetadataStore.OnlyOneConcurrentCasCandidatePublishes */
 START_TEST(one_of_many_claims_wins)
 {
 	struct racer racers[8];

@@ -54,6 +54,7 @@ static void assert_entry(uint64_t sequence, bool of_lineage)
 	ck_assert_int_eq(e->change.type == OPLOG_LINEAGE_UPSERT, of_lineage);
 }
 
+/* WeightMetadataStore.UnchangedOperationProgressIsIdempotent */
 START_TEST(each_mutation_adds_its_entries_and_a_repeat_adds_none)
 {
 	const struct mutation *m = &mutations[_i];
@@ -160,6 +161,7 @@ static bool is_replay(const struct mutation *m)
 	return m->again == -ESPIPE;
 }
 
+/* MasterServiceConfig.WeightCapabilityConfirmationPropagates */
 START_TEST(what_is_not_confirmed_is_not_done)
 {
 	const struct mutation *m = &mutations[_i / 2];

@@ -59,6 +59,10 @@ static const struct weight_operation_progress halfway = {
 	.hot_ratio = 0.5,
 };
 
+/*
+ * WeightMetadataStore.CompletesResidencyOperationAndRetainsRecord
+ * WeightPolicyState.TracksUnitAndByteProgress
+ */
 START_TEST(an_operation_outlives_restarts)
 {
 	struct weight_identity id = published(7);
@@ -265,6 +269,7 @@ START_TEST(removal_ends_an_operation_that_only_pins)
 }
 END_TEST
 
+/* WeightMetadataStore.LeasePublicationFencesPreparedResidencyOperation */
 START_TEST(a_repair_is_in_the_way_of_removal_and_leases)
 {
 	struct weight_identity id = published(7), other = published(8);
@@ -348,6 +353,7 @@ static void *race(void *arg)
 	return NULL;
 }
 
+/* WeightMetadataStore.ExcludesConcurrentResidencyOperations */
 START_TEST(one_of_many_starts_wins)
 {
 	struct racer racers[8];

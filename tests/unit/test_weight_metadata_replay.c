@@ -340,6 +340,42 @@ START_TEST(ids_that_were_given_elsewhere_are_not_given_again)
 }
 END_TEST
 
+/*
+ * Of one revision, one after the other; here and at who follows.
+ * WeightMetadataStore.RestoresMultipleCompletedOperations
+ */
+START_TEST(finished_operations_stay_for_good)
+{
+	static const enum weight_residency ways[] = { WEIGHT_HOT, WEIGHT_COLD,
+						      WEIGHT_HOT };
+	struct weight_identity id = some_id(BASE);
+	struct weight_operation *op;
+
+	ck_assert_int_eq(published_base(store), 0);
+	for (uint64_t i = 1; i <= ARRAY_LEN(ways); i++) {
+		enum weight_residency to = ways[i - 1];
+
+		ck_assert_int_eq(start_so(store, to, 0, false), 0);
+		ck_assert_int_eq(wms_operation_finish(store, &id, i, to,
+						      to == WEIGHT_HOT, 1300,
+						      NULL),
+				 0);
+	}
+	follow();
+	assert_same();
+	for (uint64_t i = 1; i <= ARRAY_LEN(ways); i++) {
+		ck_assert_int_eq(wms_operation_get(follower, "default", i, &op),
+				 0);
+		ck_assert(weight_operation_is_finished(op));
+		ck_assert_int_eq(op->target_residency, ways[i - 1]);
+		ck_assert_uint_eq(op->processed_bytes, 1000);
+		weight_operation_free(op);
+	}
+	ck_assert_int_eq(wms_operation_get(follower, "default", 4, &op),
+			 -ENOENT);
+}
+END_TEST
+
 /* ---- What fails ---- */
 
 static struct buf entries[32];
@@ -399,6 +435,7 @@ Suite *suite(void)
 	tcase_add_test(tc, an_entry_that_does_not_follow_is_refused);
 	tcase_add_test(tc, the_same_again_changes_nothing);
 	tcase_add_test(tc, ids_that_were_given_elsewhere_are_not_given_again);
+	tcase_add_test(tc, finished_operations_stay_for_good);
 	tcase_add_test(tc, every_allocation_may_fail);
 	suite_add_tcase(s, tc);
 	return s;

@@ -67,6 +67,7 @@ START_TEST(publishing_moves_it_from_staged_to_ready)
 }
 END_TEST
 
+/* WeightMetadataStore.DeleteRetainsAbsentTombstone */
 START_TEST(a_tombstone_never_comes_back)
 {
 	struct weight_identity id = id_of(7);
@@ -251,6 +252,7 @@ START_TEST(keys_that_begin_others_are_told_apart)
 }
 END_TEST
 
+/* WeightMetadataStore.LookupAndPaginationAreExactAndDeterministic */
 START_TEST(identities_that_look_alike_are_different)
 {
 	struct weight_identity ids[] = { id_of(1), id_of(1), id_of(1),
@@ -351,6 +353,7 @@ END_TEST
 
 /* ---- Removal ---- */
 
+/* WeightMetadataStore.DeleteRetainsAbsentTombstone */
 START_TEST(deletion_goes_to_a_tombstone)
 {
 	struct wms_delete_request rq = { .expected_metadata_generation = 2 };

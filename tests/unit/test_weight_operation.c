@@ -124,6 +124,7 @@ START_TEST(starting_gives_both_records)
 }
 END_TEST
 
+/* WeightMetadataStore.OperationTimestampsRemainMonotonic */
 START_TEST(times_never_go_back)
 {
 	struct weight_metadata m = record(5);
@@ -168,6 +169,7 @@ static const struct {
 };
 /* clang-format on */
 
+/* mixed_operation_requires_target_ratio */
 START_TEST(a_request_that_means_nothing_is_refused)
 {
 	struct weight_operation_state state = { .fenced = true };
@@ -184,7 +186,10 @@ START_TEST(a_request_that_means_nothing_is_refused)
 }
 END_TEST
 
-/* Each step mends what the one before was refused for. */
+/*
+ * Each step mends what the one before was refused for.
+ * WeightMetadataStore.ExcludesConcurrentResidencyOperations
+ */
 START_TEST(starting_looks_for_errors_in_order)
 {
 	struct weight_metadata m = record(WEIGHT_METADATA_GENERATION_MAX);
@@ -282,6 +287,7 @@ START_TEST(starting_twice_is_starting_once)
 }
 END_TEST
 
+/* WeightPolicyState.PinnedPolicyRejectsExplicitMigration */
 START_TEST(a_pinned_revision_can_still_be_repaired)
 {
 	struct weight_metadata m = record(5);
@@ -325,6 +331,7 @@ static int progress(const struct weight_operation_state *state,
 	return weight_decide_operation_progress(state, 3, p, now_ms, ret);
 }
 
+/* WeightMetadataStore.UnchangedOperationProgressIsIdempotent */
 START_TEST(counters_alone_are_no_new_generation)
 {
 	struct weight_operation_outcome first = begun(WEIGHT_HOT, 0.0), out;
@@ -442,6 +449,7 @@ static const struct {
 };
 /* clang-format on */
 
+/* WeightMetadataStore.OperationProgressRejectsRegression */
 START_TEST(progress_follows_its_rules)
 {
 	struct weight_operation_outcome first = begun(WEIGHT_HOT, 0.0), out;
@@ -526,6 +534,9 @@ START_TEST(an_operation_on_nothing_makes_progress_too)
 }
 END_TEST
 
+/*
+ * WeightMetadataStore.RecordsRetryableOperationErrorWithoutChangingAvailability
+ */
 START_TEST(an_error_is_noted_and_nothing_else_changes)
 {
 	struct weight_operation_outcome first = begun(WEIGHT_COLD, 0.0), out;
@@ -615,6 +626,7 @@ START_TEST(finishing_tells_what_was_reached)
 }
 END_TEST
 
+/* WeightGroupLifecycle.OperationRemainsPendingUntilTargetObserved */
 START_TEST(finishing_looks_for_errors_in_order)
 {
 	struct weight_operation_outcome first = begun(WEIGHT_HOT, 0.0), out;

@@ -32,6 +32,7 @@ static int decode(const char *data, size_t len)
 	return r;
 }
 
+/* native_metadata_conversion_preserves_exact_identity */
 START_TEST(an_identity_comes_back_as_it_was)
 {
 	cleanup(weight_identity_free_cleanup) struct weight_identity *id = NULL;

@@ -84,7 +84,10 @@ START_TEST(a_publish_that_has_no_room_is_on_the_disk_until_there_is)
 }
 END_TEST
 
-/* An error that stays as it is was recorded once, whatever is tried. */
+/*
+ * An error that stays as it is was recorded once, whatever is tried.
+ * WeightGroupLifecycle.ExistingOffloadReportsFailureToWeightOperation
+ */
 START_TEST(what_fails_is_counted_and_tried_again)
 {
 	struct weight_group *g;
@@ -213,6 +216,10 @@ END_TEST
 
 /* ---- Moving ---- */
 
+/*
+ * WeightGroupLifecycle.ColdOperationEvictsWholeManagedGroup
+ * WeightGroupLifecycle.RehydrateQueuesAndCompletesWholeManagedGroup
+ */
 START_TEST(it_moves_out_of_memory_and_back)
 {
 	struct weight_group *g;
@@ -237,6 +244,7 @@ START_TEST(it_moves_out_of_memory_and_back)
 }
 END_TEST
 
+/* WeightGroupLifecycle.OperationRemainsPendingUntilTargetObserved */
 START_TEST(a_move_is_on_record_from_its_start_to_its_end)
 {
 	struct weight_group *g = published_large("7", LARGE);
@@ -412,6 +420,9 @@ static void assert_message(uint64_t id, const char *message)
 	buf_release(&text);
 }
 
+/*
+ * WeightGroupLifecycle.ColdOperationOffloadsOnlyWeightsAndWaitsForLeaseBeforeDemotion
+ */
 START_TEST(what_somebody_has_open_stays_in_memory)
 {
 	struct weight_group *g;
@@ -655,6 +666,9 @@ START_TEST(it_is_written_back_once_and_read_again)
 }
 END_TEST
 
+/*
+ * WeightGroupLifecycle.ColdOperationOffloadsOnlyWeightsAndWaitsForLeaseBeforeDemotion
+ */
 START_TEST(it_leaves_memory_only_when_it_is_durable)
 {
 	struct weight_group *g;

@@ -31,6 +31,7 @@ START_TEST(what_was_staged_is_published_whole)
 }
 END_TEST
 
+/* MasterService.ManagedWeightGroupIsSkippedByEvictionAndGenericRemoval */
 START_TEST(a_published_tree_takes_no_change)
 {
 	struct weight_group *g = published("7");
@@ -206,6 +207,7 @@ START_TEST(an_emptied_staging_tree_leaves_nothing)
 }
 END_TEST
 
+/* WeightGroupLifecycle.DeleteRemovesPayloadAndManifestThenTombstones */
 START_TEST(the_other_door_tells_and_removes_the_same)
 {
 	struct weight_group *g = published("7");
