@@ -44,6 +44,7 @@ struct deletion {
 	struct work work;
 	struct weight_store *store;
 	struct weight_identity *identity;
+	bool is_told; /* that it fails */
 };
 
 /* One batch; *ret_done when nothing is left on disk. */
@@ -102,6 +103,17 @@ static int delete_some(struct weight_store *s, const struct weight_identity *id,
 	return r;
 }
 
+/* Room that doesn't come back is the operator's business. */
+static void tell_failure(struct deletion *d, int err)
+{
+	if (!d->is_told)
+		log_info("generation %llu is removed, but its files can't be "
+			 "deleted: %s; trying again",
+			 (unsigned long long)d->identity->generation,
+			 strerror(-err));
+	d->is_told = true;
+}
+
 static void deletion_run(struct work *work)
 {
 	struct deletion *d = container_of(work, struct deletion, work);
@@ -110,8 +122,7 @@ static void deletion_run(struct work *work)
 	int r = delete_some(s, d->identity, &done);
 
 	if (r < 0) {
-		(void)log_debug(r, "deleting generation %llu",
-				(unsigned long long)d->identity->generation);
+		tell_failure(d, r);
 		metrics_add(METRIC_RECONCILIATION_FAILURES, 1);
 		tree_claim_stalled(s, d->identity, r);
 		store_pause(s, RETRY_MS);
