@@ -63,9 +63,10 @@ def claims_in(mode, phase):
     return int(m[1])
 
 
-def failures(mode):
+def counted(what, mode):
+    """How many steps of replacements were "failures" or "recoveries"."""
     text = (MNT / ".weights" / "metrics").read_text()
-    return int(re.search(rf'^weightfs_weight_claim_failures_total'
+    return int(re.search(rf'^weightfs_weight_claim_{what}_total'
                          rf'{{mode="{mode}"}} (\d+)$', text, re.M)[1])
 
 
