@@ -68,6 +68,16 @@ int attr_read_u64(const char *path, const char *name, uint64_t *ret)
 	return r;
 }
 
+bool revision_is_durable(const char *path)
+{
+	struct buf said = BUF_INIT;
+	bool durable = attr_read(path, "durable", &said) == 0 &&
+		       strcmp(said.data, "yes") == 0;
+
+	buf_release(&said);
+	return durable;
+}
+
 int attr_write(const char *path, const char *name, const char *value)
 {
 	char full[ATTR_NAME_MAX + 1];

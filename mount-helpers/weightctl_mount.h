@@ -43,6 +43,9 @@ bool attr_is_there(const char *path, const char *name);
 /* The value as a number. Errors: also -EINVAL it is none. */
 int attr_read_u64(const char *path, const char *name, uint64_t *ret);
 
+/* Whether the revision at path survives a power loss. */
+bool revision_is_durable(const char *path);
+
 /* Says why when it is refused. Errors: what setxattr() answers. */
 int attr_write(const char *path, const char *name, const char *value);
 

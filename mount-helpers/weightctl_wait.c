@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 #include "core/cleanup.h"
 #include "core/util.h"
@@ -123,6 +124,13 @@ int wait_left(int err, const char *path, const char *what)
 	if (err == -EINTR)
 		say_note(path, "interrupted; %s", what);
 	return err;
+}
+
+void wait_pause(unsigned ms)
+{
+	const struct timespec t = { ms / 1000, (long)(ms % 1000) * 1000000 };
+
+	(void)nanosleep(&t, NULL);
 }
 
 /* ---- Over all arguments ---- */

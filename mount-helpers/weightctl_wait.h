@@ -26,6 +26,9 @@ int wait_for(const char *dir, const char *title, bool quiet, wait_over_fn *over,
  */
 int wait_left(int err, const char *path, const char *what);
 
+/* A signal ends it early. */
+void wait_pause(unsigned ms);
+
 /* Says what is wrong unless the revision dir is ready. Errors: -EIO. */
 int wait_check_whole(const char *dir);
 
