@@ -52,6 +52,15 @@ static const struct command {
 	  "Moves the whole revision to memory (hot) or leaves it to the disk "
 	  "(cold), and waits until it is there. When interrupted, the "
 	  "operation goes on." },
+	{ "policy", "PATH [preferred=P] [ratio=R] [mode=M]", 1, INT_MAX,
+	  CTL_JSON | CTL_QUIET | CTL_WAIT | CTL_IF, ctl_policy,
+	  "show or change where a revision is wanted",
+	  "Shows the policy of a revision or of an import, or changes it: "
+	  "preferred is hot, cold or mixed; ratio, the hot part of mixed, is "
+	  "between 0 and 1; mode, who may move it, is pinned, manual or auto. "
+	  "What is not named stays, and commas may take the place of blanks. In "
+	  "mode auto it begins to move to where it is preferred; the operation "
+	  "goes on when a wait for it is interrupted." },
 	{ "op", "ID|PATH", 1, 1, CTL_JSON | CTL_MOUNT, ctl_op,
 	  "show an operation",
 	  "The record of operation ID, or of the one that moves the revision "
@@ -97,6 +106,7 @@ static const struct option_row {
 	{ CTL_DURABLE, 'd', "durable", NULL,
 	  "wait until it survives a power loss, too" },
 	{ CTL_NO_WAIT, 'n', "no-wait", NULL, "start it and return" },
+	{ CTL_WAIT, 'w', "wait", NULL, "wait until it has moved" },
 	{ CTL_IF, 'i', "if", "METADATA_GENERATION",
 	  "only while this is its metadata_generation" },
 	{ CTL_MOUNT, 'm', "mount", "DIR", "the mount that is meant" },

@@ -32,6 +32,7 @@ enum ctl_option {
 	CTL_DURABLE = 32,
 	CTL_IF = 64,
 	CTL_MOUNT = 128,
+	CTL_WAIT = 256,
 };
 
 struct ctl {
@@ -46,7 +47,7 @@ struct ctl {
 typedef int ctl_fn(const struct ctl *ctl);
 
 ctl_fn ctl_put, ctl_stat, ctl_ls, ctl_op, ctl_wait, ctl_migrate, ctl_scrub,
-	ctl_rm, ctl_repair;
+	ctl_rm, ctl_repair, ctl_policy;
 
 /*
  * Whether SIGINT, SIGTERM or SIGHUP came. Whatever takes long asks now and then

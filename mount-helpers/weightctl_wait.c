@@ -133,6 +133,72 @@ void wait_pause(unsigned ms)
 	(void)nanosleep(&t, NULL);
 }
 
+/* ---- Moves ---- */
+
+struct migration {
+	const char *dir;
+	char *root; /* of the mount; NULL when it is not seen */
+	uint64_t id;
+};
+
+/* Shows the operation's own numbers, and ends the wait with it. */
+static bool follow_operation(void *arg, struct bar *bar)
+{
+	struct migration *m = arg;
+	struct operation_state state;
+	uint64_t id;
+
+	if (attr_read_u64(m->dir, "operation", &id) < 0 || id != m->id)
+		return true;
+	if (m->root && operation_state(m->root, m->id, &state) == 0 &&
+	    state.total_bytes > 0)
+		bar_bytes(bar, state.processed_bytes, state.total_bytes);
+	return false;
+}
+
+int wait_move(const struct ctl *ctl, const char *dir, const char *target,
+	      uint64_t id)
+{
+	struct migration m = { .dir = dir, .id = id };
+	char title[32];
+	int r;
+
+	(void)mount_root(dir, &m.root);
+	(void)snprintf(title, sizeof(title), "moving to %s", target);
+	r = wait_for(dir, title, ctl->options & CTL_QUIET, follow_operation,
+		     &m);
+	free(m.root);
+	return r;
+}
+
+static bool is_at(const char *dir, const char *target)
+{
+	struct buf residency = BUF_INIT;
+	bool same = attr_read(dir, "residency", &residency) == 0 &&
+		    strcasecmp(residency.data, target) == 0;
+
+	buf_release(&residency);
+	return same;
+}
+
+/* Why the operation did not come to its end: its own word, if it has one. */
+int wait_check_move(const char *dir, const char *target, uint64_t id)
+{
+	auto_free char *root = NULL;
+	struct buf message = BUF_INIT;
+
+	if (is_at(dir, target))
+		return 0;
+	if (mount_root(dir, &root) == 0)
+		(void)operation_message(root, id, &message);
+	if (message.len > 0)
+		say_note(dir, "%s", message.data);
+	else
+		say_refusal(-EAGAIN, dir, "it did not get there");
+	buf_release(&message);
+	return -EAGAIN;
+}
+
 /* ---- Over all arguments ---- */
 
 typedef int path_fn(const struct ctl *ctl, const char *path);
@@ -187,43 +253,6 @@ int ctl_wait(const struct ctl *ctl)
 
 /* ---- migrate ---- */
 
-struct migration {
-	const char *dir;
-	char *root; /* of the mount; NULL when it is not seen */
-	uint64_t id;
-};
-
-/* Shows the operation's own numbers, and ends the wait with it. */
-static bool follow_operation(void *arg, struct bar *bar)
-{
-	struct migration *m = arg;
-	struct operation_state state;
-	uint64_t id;
-
-	if (attr_read_u64(m->dir, "operation", &id) < 0 || id != m->id)
-		return true;
-	if (m->root && operation_state(m->root, m->id, &state) == 0 &&
-	    state.total_bytes > 0)
-		bar_bytes(bar, state.processed_bytes, state.total_bytes);
-	return false;
-}
-
-/* Waits while the operation that was started is on record. */
-static int migration_wait(const struct ctl *ctl, const char *dir,
-			  const char *target, uint64_t id)
-{
-	struct migration m = { .dir = dir, .id = id };
-	char title[32];
-	int r;
-
-	(void)mount_root(dir, &m.root);
-	(void)snprintf(title, sizeof(title), "moving to %s", target);
-	r = wait_for(dir, title, ctl->options & CTL_QUIET, follow_operation,
-		     &m);
-	free(m.root);
-	return r;
-}
-
 static int migration_report(const struct ctl *ctl, const char *dir, uint64_t id)
 {
 	static const char *const names[] = { "residency", "hot_ratio",
@@ -254,37 +283,11 @@ static int migration_report(const struct ctl *ctl, const char *dir, uint64_t id)
 	return r;
 }
 
-static bool is_at(const char *dir, const char *target)
-{
-	struct buf residency = BUF_INIT;
-	bool same = attr_read(dir, "residency", &residency) == 0 &&
-		    strcasecmp(residency.data, target) == 0;
-
-	buf_release(&residency);
-	return same;
-}
-
 /* "cold", or with the fence "cold,if=4". */
 static int with_fence(const struct ctl *ctl, const char *value, struct buf *ret)
 {
 	return ctl->fence ? buf_printf(ret, "%s,if=%s", value, ctl->fence) :
 			    buf_printf(ret, "%s", value);
-}
-
-/* Why the operation did not come to its end: its own word, if it has one. */
-static int not_there(const char *dir, uint64_t id)
-{
-	auto_free char *root = NULL;
-	struct buf message = BUF_INIT;
-
-	if (mount_root(dir, &root) == 0)
-		(void)operation_message(root, id, &message);
-	if (message.len > 0)
-		say_note(dir, "%s", message.data);
-	else
-		say_refusal(-EAGAIN, dir, "it did not get there");
-	buf_release(&message);
-	return -EAGAIN;
 }
 
 static int migrate(const struct ctl *ctl, const char *path, const char *target)
@@ -305,12 +308,12 @@ static int migrate(const struct ctl *ctl, const char *path, const char *target)
 	if (attr_read_u64(dir, "operation", &id) < 0)
 		id = 0;
 	if (waits && id > 0)
-		r = migration_wait(ctl, dir, target, id);
+		r = wait_move(ctl, dir, target, id);
 	if (r < 0)
 		return wait_left(r, path, "the operation goes on");
 	r = migration_report(ctl, dir, id);
-	if (r == 0 && waits && !is_at(dir, target))
-		r = not_there(dir, id);
+	if (r == 0 && waits)
+		r = wait_check_move(dir, target, id);
 	return r;
 }
 

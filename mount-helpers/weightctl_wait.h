@@ -4,6 +4,7 @@
 #define MOUNT_HELPERS_WEIGHTCTL_WAIT_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "mount-helpers/weightctl_bar.h"
 
@@ -25,6 +26,17 @@ int wait_for(const char *dir, const char *title, bool quiet, wait_over_fn *over,
  * wait_for() returned.
  */
 int wait_left(int err, const char *path, const char *what);
+
+struct ctl;
+
+/*
+ * Waits while operation id, which moves the revision dir to target, is on
+ * record. Errors: as wait_for().
+ */
+int wait_move(const struct ctl *ctl, const char *dir, const char *target,
+	      uint64_t id);
+/* Unless dir is at target now, says why. Errors: -EAGAIN. */
+int wait_check_move(const char *dir, const char *target, uint64_t id);
 
 /* A signal ends it early. */
 void wait_pause(unsigned ms);

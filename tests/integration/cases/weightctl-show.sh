@@ -138,6 +138,12 @@ equal(completed("weightctl", "help", "att"), ["attributes"], "help")
 equal(completed("weightctl", "put", "--k"), ["--keep"], "an option")
 equal(completed("weightctl", "rm", "--i"), ["--if="], "with a value")
 equal(completed("weightctl", "migrate", "x", "c"), ["cold"], "a target")
+equal(completed("weightctl", "policy", "x", "m"), ["mode="], "a setting")
+for words in (("mode", "="), ("mode", "=", ""), ("ratio=1", "mode", "=", "")):
+    equal(completed("weightctl", "policy", "x", *words),
+          ["pinned", "manual", "auto"], "its values")
+equal(completed("weightctl", "policy", "x", "preferred", "=", "c"), ["cold"],
+      "a value")
 equal(set(completed("weightctl", "")) - {"help", "--help", "--version"},
       set(commands), "all commands")
 EOP
