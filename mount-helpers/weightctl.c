@@ -65,6 +65,15 @@ static const struct command {
 	  "show an operation",
 	  "The record of operation ID, or of the one that moves the revision "
 	  "PATH now. A path that is a number is written ./7." },
+	{ "claim", "PATH", 1, 1, CTL_JSON, ctl_claim,
+	  "show the latest replacement in a lineage",
+	  "Which generation of the lineage that PATH is or is in takes the "
+	  "place of which, how far that is, and the generation that "
+	  "replacements have come to." },
+	{ "leases", "[MOUNT]", 0, 1, CTL_JSON, ctl_leases,
+	  "list the revisions in use",
+	  "One line for each lease on the mount MOUNT, else on that of the "
+	  "working directory, else on the only one there is. For root alone." },
 	{ "wait", "PATH...", 1, INT_MAX, CTL_QUIET, ctl_wait,
 	  "wait until nothing is pending",
 	  "Waits until the bytes of a revision are durable and its operation, "

@@ -47,7 +47,7 @@ struct ctl {
 typedef int ctl_fn(const struct ctl *ctl);
 
 ctl_fn ctl_put, ctl_stat, ctl_ls, ctl_op, ctl_wait, ctl_migrate, ctl_scrub,
-	ctl_rm, ctl_repair, ctl_policy;
+	ctl_rm, ctl_repair, ctl_policy, ctl_claim, ctl_leases;
 
 /*
  * Whether SIGINT, SIGTERM or SIGHUP came. Whatever takes long asks now and then

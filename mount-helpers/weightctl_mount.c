@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
+#include <unistd.h>
 
 #include "core/cleanup.h"
 #include "core/parse.h"
@@ -22,6 +24,9 @@
 /* Of any attribute; the kernel's limit. */
 #define VALUE_MAX ((size_t)64 << 10)
 #define ATTR_NAME_MAX 255
+/* Far more than any text of a mount has. */
+#define TEXT_MAX ((size_t)256 << 20)
+#define READ_BYTES 65536
 
 static void file_close(FILE *f)
 {
@@ -100,6 +105,7 @@ static bool is_number(const char *name)
 		ATTR_MIXED_HOT_RATIO, ATTR_METADATA_GENERATION,
 		ATTR_LOGICAL_BYTES,   ATTR_PAYLOAD_COUNT,
 		ATTR_OPERATION,       ATTR_LEASES,
+		ATTR_WATERMARK,
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(numbers); i++)
@@ -238,6 +244,50 @@ int mount_root(const char *path, char **ret)
 	return r;
 }
 
+int mount_named(const char *path, char **ret)
+{
+	int r = mount_root(path, ret);
+
+	if (r == -EEXIST)
+		say_note(".", "there are several mounts of weightfs: name the "
+			      "one that is meant");
+	else if (r == -ENOENT)
+		say_note(path ? path : ".", "there is no mount of weightfs");
+	else if (r < 0)
+		say_error(r, path ? path : ".", "finding the mount");
+	return r;
+}
+
+static int read_all(int fd, struct buf *ret)
+{
+	char chunk[READ_BYTES];
+	ssize_t n;
+	int r = 0;
+
+	do {
+		n = read(fd, chunk, sizeof(chunk));
+		if (n > 0)
+			r = buf_append(ret, chunk, (size_t)n);
+		if (r == 0 && ret->len > TEXT_MAX)
+			r = -EFBIG;
+	} while (r == 0 && (n > 0 || (n < 0 && errno == EINTR)));
+	return r < 0 ? r : n < 0 ? -errno : 0;
+}
+
+int mount_text(const char *root, const char *name, struct buf *ret)
+{
+	struct buf path = BUF_INIT;
+	auto_fd int fd = -1;
+	int r = buf_printf(&path, "%s/.weights/%s", root, name);
+
+	if (r == 0) {
+		fd = open(path.data, O_RDONLY | O_CLOEXEC);
+		r = fd < 0 ? -errno : read_all(fd, ret);
+	}
+	buf_release(&path);
+	return r;
+}
+
 int mount_resolve(const char *path, char **ret)
 {
 	auto_free char *real = realpath(path, NULL);
@@ -254,31 +304,77 @@ int mount_resolve(const char *path, char **ret)
 	return 0;
 }
 
-static bool is_revision(const char *path, bool staged)
+/* ---- What a path is in ---- */
+
+typedef bool is_fn(const char *path);
+
+static bool is_published(const char *path)
 {
-	return attr_is_there(path, "availability") ||
-	       (staged && attr_is_there(path, "progress"));
+	return attr_is_there(path, "availability");
+}
+
+static bool is_revision(const char *path)
+{
+	return is_published(path) || attr_is_there(path, "progress");
+}
+
+/* Each lineage has a place where generations are staged. */
+static bool is_lineage(const char *path)
+{
+	struct buf staging = BUF_INIT;
+	bool there = buf_printf(&staging, "%s/.staging", path) == 0 &&
+		     access(staging.data, F_OK) == 0;
+
+	buf_release(&staging);
+	return there;
+}
+
+/* The nearest one at or above path, which is absolute, to be freed; or NULL. */
+static char *find_above(const char *path, is_fn *is)
+{
+	auto_free char *at = strdup(path);
+	char *slash;
+
+	while (at && !is(at)) {
+		slash = strrchr(at, '/');
+		if (!slash || slash == at)
+			return NULL;
+		*slash = '\0';
+	}
+	return take_ptr(at);
 }
 
 int mount_revision(const char *path, bool staged, char **ret)
 {
 	auto_free char *real = NULL;
-	char *slash;
 	int r = mount_resolve(path, &real);
 
 	if (r < 0)
 		return r;
-	while (!is_revision(real, staged)) {
-		slash = strrchr(real, '/');
-		if (!slash || slash == real) {
-			say_note(path, "this is not in a %srevision",
-				 staged ? "" : "published ");
-			return -ENOENT;
-		}
-		*slash = '\0';
-	}
-	*ret = take_ptr(real);
-	return 0;
+	*ret = find_above(real, staged ? is_revision : is_published);
+	if (*ret)
+		return 0;
+	say_note(path, "this is not in a %srevision",
+		 staged ? "" : "published ");
+	return -ENOENT;
+}
+
+/* A directory of a revision may look like a lineage, so that is left first. */
+int mount_lineage(const char *path, char **ret)
+{
+	auto_free char *revision = NULL;
+	auto_free char *real = NULL;
+	int r = mount_resolve(path, &real);
+
+	if (r < 0)
+		return r;
+	revision = find_above(real, is_revision);
+	*ret = find_above(revision ? dirname(revision) : real, is_lineage);
+	if (*ret)
+		return 0;
+	say_note(path, "this is not in a lineage, which is a directory "
+		       "TENANT/NAMESPACE/RESOURCE/REVISION of the mount");
+	return -ENOENT;
 }
 
 int path_generation(const char *path, uint64_t *ret)

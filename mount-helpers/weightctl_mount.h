@@ -34,6 +34,21 @@ int mount_revision(const char *path, bool staged, char **ret);
  */
 int mount_root(const char *path, char **ret);
 
+/* As mount_root(), and says why there is none. */
+int mount_named(const char *path, char **ret);
+
+/*
+ * As mount_resolve(), for the lineage that path is or is below.
+ * Errors: also -ENOENT there is none.
+ */
+int mount_lineage(const char *path, char **ret);
+
+/*
+ * The text of .weights/NAME below the mount point root, appended to ret. Says
+ * nothing. Errors: what open() and read() answer, -EFBIG.
+ */
+int mount_text(const char *root, const char *name, struct buf *ret);
+
 /*
  * The value of user.weights.NAME, appended to ret, which may be NULL. Says
  * nothing. Errors: -ENODATA, and what getxattr() answers.

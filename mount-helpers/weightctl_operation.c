@@ -3,50 +3,24 @@
 #include "mount-helpers/weightctl_operation.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/cleanup.h"
 #include "core/json.h"
+#include "core/util.h"
 #include "core/weight_management.h"
 #include "mount-helpers/weightctl.h"
 #include "mount-helpers/weightctl_mount.h"
 #include "mount-helpers/weightctl_say.h"
 
-/* Far more than a record has. */
-#define TEXT_MAX ((size_t)1 << 20)
-#define READ_BYTES 4096
-
-static int read_all(int fd, struct buf *ret)
-{
-	char chunk[READ_BYTES];
-	ssize_t n;
-	int r = 0;
-
-	do {
-		n = read(fd, chunk, sizeof(chunk));
-		if (n > 0)
-			r = buf_append(ret, chunk, (size_t)n);
-		if (r == 0 && ret->len > TEXT_MAX)
-			r = -EFBIG;
-	} while (r == 0 && (n > 0 || (n < 0 && errno == EINTR)));
-	return r < 0 ? r : n < 0 ? -errno : 0;
-}
-
 int operation_text(const char *root, uint64_t id, struct buf *ret)
 {
-	struct buf path = BUF_INIT;
-	auto_fd int fd = -1;
-	int r = buf_printf(&path, "%s/.weights/operations/%llu.json", root,
-			   (unsigned long long)id);
+	char name[64];
 
-	if (r == 0) {
-		fd = open(path.data, O_RDONLY | O_CLOEXEC);
-		r = fd < 0 ? -errno : read_all(fd, ret);
-	}
-	buf_release(&path);
-	return r;
+	(void)snprintf(name, sizeof(name), "operations/%llu.json",
+		       (unsigned long long)id);
+	return mount_text(root, name, ret);
 }
 
 static int state_parse(const struct json_value *v, struct operation_state *ret)
@@ -122,40 +96,78 @@ static void print_value(const struct json_value *v)
 	}
 }
 
-/* One member a line. */
-static int print_record(const struct buf *text)
+/* What the record tells of it only by what the message is. */
+static const char *state_name(const struct json_value *record)
 {
-	cleanup(json_doc_free_cleanup) struct json_doc *doc = NULL;
-	const struct json_value *v;
-	int r = json_parse(text->data, text->len, &doc, NULL);
+	static const char *const ends[] = { WEIGHT_OPERATION_COMPLETED,
+					    WEIGHT_OPERATION_REMOVED,
+					    WEIGHT_OPERATION_SUPERSEDED };
+	const struct json_value *v = json_find(record, "message");
+	const char *message = v ? json_string(v, NULL) : NULL;
 
-	if (r < 0)
-		return r;
-	v = json_first(json_doc_root(doc));
-	for (; v; v = json_next(v)) {
+	for (size_t i = 0; message && i < ARRAY_LEN(ends); i++)
+		if (strcmp(message, ends[i]) == 0)
+			return "over";
+	return "running";
+}
+
+/* "running, 45%". */
+static void print_state(const struct json_value *record)
+{
+	const char *name = state_name(record);
+	struct operation_state s;
+
+	(void)printf("%-26s %s", "state", name);
+	if (strcmp(name, "running") == 0 && state_parse(record, &s) == 0 &&
+	    s.total_bytes > 0 && s.processed_bytes <= s.total_bytes)
+		(void)printf(", %d%%", (int)(100 * ((double)s.processed_bytes /
+						    (double)s.total_bytes)));
+	(void)putchar('\n');
+}
+
+/* One member a line. */
+static void print_record(const struct json_value *record)
+{
+	print_state(record);
+	for (const struct json_value *v = json_first(record); v;
+	     v = json_next(v)) {
 		(void)printf("%-26s ", json_key(v, NULL));
 		print_value(v);
 		(void)putchar('\n');
 	}
-	return 0;
+}
+
+/* The record as it is, with its state before all others. */
+static void print_json(const struct json_value *record, const char *text)
+{
+	const char *members = strchr(text, '{');
+	size_t len = strlen(members);
+
+	while (len > 0 && members[len - 1] == '\n')
+		len--;
+	(void)printf("{\"state\":\"%s\"%s%.*s\n", state_name(record),
+		     json_count(record) > 0 ? "," : "", (int)len - 1,
+		     members + 1);
 }
 
 static int show_operation(const struct ctl *ctl, const char *root, uint64_t id)
 {
+	cleanup(json_doc_free_cleanup) struct json_doc *doc = NULL;
 	struct buf text = BUF_INIT;
 	char what[64];
 	int r = operation_text(root, id, &text);
 
+	if (r == 0)
+		r = json_parse(text.data, text.len, &doc, NULL);
+	if (r == 0 && json_kind(json_doc_root(doc)) != JSON_OBJECT)
+		r = -EBADMSG;
+	if (r == 0 && ctl->options & CTL_JSON)
+		print_json(json_doc_root(doc), text.data);
+	else if (r == 0)
+		print_record(json_doc_root(doc));
+	buf_release(&text);
 	(void)snprintf(what, sizeof(what), "operation %llu",
 		       (unsigned long long)id);
-	if (r == 0 && ctl->options & CTL_JSON)
-		(void)printf("%s%s", text.data,
-			     text.len > 0 && text.data[text.len - 1] == '\n' ?
-				     "" :
-				     "\n");
-	else if (r == 0)
-		r = print_record(&text);
-	buf_release(&text);
 	return r < 0 ? say_failed(r, root, what) : 0;
 }
 
@@ -163,22 +175,9 @@ static int show_operation(const struct ctl *ctl, const char *root, uint64_t id)
 static int op_by_id(const struct ctl *ctl, uint64_t id)
 {
 	auto_free char *root = NULL;
-	int r = mount_root(ctl->mount, &root);
+	int r = mount_named(ctl->mount, &root);
 
-	if (r == -EEXIST) {
-		say_note(ctl->argv[0],
-			 "there are several mounts: name one with --mount");
-		return r;
-	}
-	if (r == -ENOENT) {
-		say_note(ctl->mount ? ctl->mount : ctl->argv[0],
-			 "there is no mount of weightfs");
-		return r;
-	}
-	if (r < 0)
-		return say_failed(r, ctl->mount ? ctl->mount : ".",
-				  "finding the mount");
-	return show_operation(ctl, root, id);
+	return r < 0 ? r : show_operation(ctl, root, id);
 }
 
 static int op_by_path(const struct ctl *ctl, const char *path)
