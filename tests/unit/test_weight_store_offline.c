@@ -242,7 +242,7 @@ START_TEST(damage_in_the_metadata_is_found)
 		/* The directory of whose record is gone, and the log. */
 		{ spoil_record, "a revision's record of 1 bytes", 3 },
 		{ spoil_log, "the ends of the log can't be read", 1 },
-		{ lose_log_entry, "of the log is missing", 2 },
+		{ lose_log_entry, "of the log is missing", 1 },
 	};
 	struct weight_store_summary s;
 	auto_fd int sink = open("/dev/null", O_WRONLY | O_CLOEXEC);
