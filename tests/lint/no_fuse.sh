@@ -8,7 +8,7 @@ src=$1 dir=$2
 [ -e "$dir/build.ninja" ] ||
 	meson setup "$dir" "$src" -Dfuse=disabled -Dtests=enabled >"$dir.log" ||
 	{ cat "$dir.log"; exit 1; }
-meson compile -C "$dir" core test_map without_fuse >"$dir.log" 2>&1 ||
+ninja -C "$dir" core/libcore.a tests/test_map examples/without_fuse >"$dir.log" 2>&1 ||
 	{ cat "$dir.log"; exit 1; }
 "$dir/tests/test_map"
 "$dir/examples/without_fuse"
