@@ -29,6 +29,8 @@
 #define SWEEP_BATCH 1000
 #define STAGING_LOOK_MS_MIN 1000
 #define STAGING_LOOK_MS_MAX 60000
+/* How long a writer may take between two calls. */
+#define BEGIN_MS 3000
 /* Steps of one claim in one go; it has fewer. */
 #define STEPS_MAX 8
 
@@ -239,6 +241,19 @@ static void count_step(const struct watched *w, const struct weight_claim *c,
 	}
 }
 
+/*
+ * A writer has just announced a target, or resumed it, and begins its import
+ * with its next call. Until it did, the target looks like one that is gone.
+ */
+static bool is_about_to_begin(const struct weight_claim *c,
+			      enum weight_claim_step what)
+{
+	uint64_t now = clock_realtime_ms();
+
+	return what == WEIGHT_CLAIM_ABORT && c->described &&
+	       now >= c->updated_at_ms && now - c->updated_at_ms < BEGIN_MS;
+}
+
 /* Whether the claim is still to be watched. */
 static bool look_at_claim(struct weight_store *s, struct watched *w)
 {
@@ -256,7 +271,8 @@ static bool look_at_claim(struct weight_store *s, struct watched *w)
 			metrics_add(METRIC_RECONCILIATION_FAILURES, 1);
 			return true;
 		}
-		if (what == WEIGHT_CLAIM_WAITS || what == WEIGHT_CLAIM_CLEAN)
+		if (what == WEIGHT_CLAIM_WAITS || what == WEIGHT_CLAIM_CLEAN ||
+		    is_about_to_begin(&l->claim, what))
 			return true;
 		r = take_step(s, l, what);
 		step("claim: step");
