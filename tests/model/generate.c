@@ -518,7 +518,7 @@ static void some_question(struct generator *g, struct world *w, struct op *op)
 	if (op->kind == OP_GENERATIONS)
 		arg[A_LIMIT] = 1 + below(g, GENERATIONS_MAX);
 	arg[A_NAMES] = below(g, 2);
-	arg[A_DEPTH] = below(g, 4);
+	arg[A_DEPTH] = below(g, chance(g, 95) ? 4 : 5);
 }
 
 static void some_whole_op(struct generator *g, struct world *w, struct op *op)
@@ -600,8 +600,8 @@ static enum kind some_kind(struct generator *g)
 	return weights[i].kind;
 }
 
-#define CRASH_EVERY 700
-#define CRASH_STEPS_MAX 8
+#define CRASH_EVERY 300
+#define CRASH_STEPS_MAX 6
 
 /* Any values at all, as far as words go. */
 static void some_chaos(struct generator *g, struct op *op)

@@ -315,6 +315,8 @@ static int names(struct model *m, const struct call *c, struct outcome *ret)
 {
 	const char *last = "";
 
+	if (c->depth >= PARTS)
+		return -EINVAL;
 	for (;;) {
 		const char *next = NULL;
 
