@@ -283,6 +283,9 @@ static int begin_delete_first(struct replacing *rp)
 	bool held = false;
 	int r = tree_group_of(rp->group->store, &rp->request.base, &base);
 
+	/* The records say what has become of it. */
+	if (r == -ENOENT)
+		return begin_claim(rp);
 	if (r == 0)
 		r = removal_close_door(base, rp->why);
 	if (r < 0)
