@@ -615,8 +615,8 @@ int weight_decide_beside_claim(const struct weight_lineage_record *lineage,
 	if (is_interrupted(c))
 		return refuse(why, -EBUSY,
 			      "generation %" PRIu64 " replaces %" PRIu64
-			      ", and that was interrupted; ask for it again, "
-			      "by the same request",
-			      c->target, c->base);
+			      ", and that was interrupted; announce it again, "
+			      "by the same request, %s",
+			      c->target, c->base, c->request_id);
 	return 0;
 }
