@@ -37,6 +37,15 @@ static const struct command {
 	  "times, symlinks, hard links and holes are kept; owners are not. "
 	  "What is staged is removed again when anything fails or a signal "
 	  "comes before it is published." },
+	{ "upsert", "--replaces=BASE SOURCE LINEAGE/GENERATION", 2, 2,
+	  CTL_JSON | CTL_QUIET | CTL_KEEP | CTL_FOLLOW | CTL_NO_WAIT | CTL_IF |
+		  CTL_REPLACES | CTL_MODE | CTL_REQUEST_ID,
+	  ctl_upsert, "as put, in the place of another generation",
+	  "As put, and announces that generation BASE of the lineage is "
+	  "replaced. With put_first BASE stays until the new one is durable, "
+	  "and goes when nobody reads it any more; with delete_first it goes "
+	  "before the first byte is copied. Waits for the end of that. Who "
+	  "interrupts it goes on with the same command." },
 	{ "ls", "LINEAGE", 1, 1, CTL_JSON, ctl_ls,
 	  "list the generations of a lineage",
 	  "One line for each generation, in the order of numbers: "
@@ -119,6 +128,12 @@ static const struct option_row {
 	{ CTL_IF, 'i', "if", "METADATA_GENERATION",
 	  "only while this is its metadata_generation" },
 	{ CTL_MOUNT, 'm', "mount", "DIR", "the mount that is meant" },
+	{ CTL_REPLACES, 'r', "replaces", "BASE",
+	  "the generation that goes" },
+	{ CTL_MODE, 'M', "mode", "put_first|delete_first",
+	  "what comes first; put_first if not given" },
+	{ CTL_REQUEST_ID, 'R', "request-id", "ID",
+	  "tells this replacement from others" },
 };
 /* clang-format on */
 
@@ -319,11 +334,31 @@ static enum ctl_option bit_of(int letter)
 	return 0;
 }
 
+/* Where the value of an option goes, or NULL if it has none. */
+static const char **value_of(struct ctl *ctl, enum ctl_option bit)
+{
+	switch (bit) {
+	case CTL_IF:
+		return &ctl->fence;
+	case CTL_MOUNT:
+		return &ctl->mount;
+	case CTL_REPLACES:
+		return &ctl->replaces;
+	case CTL_MODE:
+		return &ctl->mode;
+	case CTL_REQUEST_ID:
+		return &ctl->request_id;
+	default:
+		return NULL;
+	}
+}
+
 /* argv[0] is the command's name. */
 static int run(const struct command *c, int argc, char *argv[])
 {
 	static char program[] = "weightctl";
 	struct ctl ctl = { 0 };
+	const char **value;
 	struct parser p;
 	int letter;
 
@@ -337,10 +372,9 @@ static int run(const struct command *c, int argc, char *argv[])
 		if (letter == '?')
 			return usage(c);
 		ctl.options |= bit_of(letter);
-		if (bit_of(letter) == CTL_IF)
-			ctl.fence = optarg;
-		if (bit_of(letter) == CTL_MOUNT)
-			ctl.mount = optarg;
+		value = value_of(&ctl, bit_of(letter));
+		if (value)
+			*value = optarg;
 	}
 	ctl.argc = argc - optind;
 	ctl.argv = argv + optind;

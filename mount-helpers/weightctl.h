@@ -33,13 +33,20 @@ enum ctl_option {
 	CTL_IF = 64,
 	CTL_MOUNT = 128,
 	CTL_WAIT = 256,
+	CTL_REPLACES = 512,
+	CTL_MODE = 1024,
+	CTL_REQUEST_ID = 2048,
 };
 
 struct ctl {
-	unsigned options;  /* enum ctl_option */
-	const char *fence; /* of --if, else NULL */
-	const char *mount; /* of --mount, else NULL */
-	int argc;          /* what is left: the command's own arguments */
+	unsigned options; /* enum ctl_option */
+	/* Values of options, NULL where they were not given. */
+	const char *fence; /* of --if */
+	const char *mount;
+	const char *replaces;
+	const char *mode;
+	const char *request_id;
+	int argc; /* what is left: the command's own arguments */
 	char **argv;
 };
 
@@ -47,7 +54,7 @@ struct ctl {
 typedef int ctl_fn(const struct ctl *ctl);
 
 ctl_fn ctl_put, ctl_stat, ctl_ls, ctl_op, ctl_wait, ctl_migrate, ctl_scrub,
-	ctl_rm, ctl_repair, ctl_policy, ctl_claim, ctl_leases;
+	ctl_rm, ctl_repair, ctl_policy, ctl_claim, ctl_leases, ctl_upsert;
 
 /*
  * Whether SIGINT, SIGTERM or SIGHUP came. Whatever takes long asks now and then

@@ -274,6 +274,12 @@ void bar_note(struct bar *bar, const char *line)
 	draw_if_due(bar);
 }
 
+void bar_step_aside(struct bar *bar)
+{
+	if (bar->terminal && bar->shown)
+		(void)fputs("\r\033[K", stderr);
+}
+
 void bar_end(struct bar *bar, bool over)
 {
 	bool whole = bar->total > 0 && !bar->terminal;

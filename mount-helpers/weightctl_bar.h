@@ -41,6 +41,9 @@ void bar_bytes(struct bar *bar, uint64_t done, uint64_t total);
  */
 void bar_note(struct bar *bar, const char *line);
 
+/* Makes room for a line of another kind; the bar is drawn below it again. */
+void bar_step_aside(struct bar *bar);
+
 /*
  * Leaves the last state on a line of its own if anything was shown, or, where
  * there is no terminal, if there were bytes to move. over: nothing is left.

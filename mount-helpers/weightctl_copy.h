@@ -49,5 +49,7 @@ int copy_file(const char *source, const char *target, const char *path,
 
 /* rm -r, not interrupted by a signal. Says nothing. Errors: the first one. */
 int copy_remove(const char *path);
+/* The same, of what is in the directory path. */
+int copy_empty(const char *path);
 
 #endif

@@ -193,7 +193,22 @@ int import_stage(struct import *im)
 	return check_apart(im);
 }
 
+int import_take(struct import *im)
+{
+	int r = check_apart(im);
+
+	im->staged = r == 0;
+	return r;
+}
+
 /* ---- Copying and publishing ---- */
+
+int import_empty(struct import *im)
+{
+	int r = copy_empty(im->stage);
+
+	return r < 0 ? say_refused(r, im->stage, "removing what is there") : 0;
+}
 
 int import_copy(struct import *im)
 {
@@ -204,6 +219,7 @@ int import_copy(struct import *im)
 	bar_begin(&bar, "copying", im->ctl->options & CTL_QUIET);
 	r = copy_tree(im->source, im->stage, follow, &im->totals, &bar);
 	bar_end(&bar, r == 0);
+	im->copied = r == 0;
 	return r;
 }
 
@@ -255,8 +271,10 @@ void import_facts(const struct import *im, struct facts *f)
 
 	facts_text(f, "path", im->target);
 	facts_u64(f, "generation", im->generation);
-	facts_u64(f, "files", im->totals.files);
-	facts_u64(f, "bytes", im->totals.bytes);
+	if (im->copied) {
+		facts_u64(f, "files", im->totals.files);
+		facts_u64(f, "bytes", im->totals.bytes);
+	}
 	facts_u64(f, "duration_ms", clock_monotonic_ms() - im->began_ms);
 	facts_attrs(f, im->target, names);
 }
@@ -269,8 +287,11 @@ void import_print(const struct import *im)
 	(void)attr_read(im->target, "residency", &residency);
 	say_size(im->totals.bytes, size);
 	say_plain(stdout, im->target);
-	(void)printf(": published, %llu files, %s, %s, %s",
-		     (unsigned long long)im->totals.files, size, residency.data,
+	(void)fputs(": published", stdout);
+	if (im->copied)
+		(void)printf(", %llu files, %s",
+			     (unsigned long long)im->totals.files, size);
+	(void)printf(", %s, %s", residency.data,
 		     revision_is_durable(im->target) ? "durable" :
 						       "not durable yet");
 	buf_release(&residency);

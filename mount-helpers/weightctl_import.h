@@ -27,6 +27,7 @@ struct import {
 	struct copy_totals totals;
 	uint64_t began_ms;
 	bool staged; /* the staging directory is ours */
+	bool copied; /* the totals are of what is in it */
 };
 
 /*
@@ -42,6 +43,12 @@ int import_count(struct import *im);
 
 /* Makes the lineage and the staging directory. Errors: also -EEXIST. */
 int import_stage(struct import *im);
+
+/* As import_stage(), of a staging directory that is there and to be ours. */
+int import_take(struct import *im);
+
+/* Takes away what is in the staging directory already. */
+int import_empty(struct import *im);
 
 int import_copy(struct import *im);
 

@@ -83,16 +83,28 @@ bool revision_is_durable(const char *path)
 	return durable;
 }
 
-int attr_write(const char *path, const char *name, const char *value)
+int attr_set(const char *path, const char *name, const char *value)
 {
 	char full[ATTR_NAME_MAX + 1];
-	char what[2 * ATTR_NAME_MAX];
 
 	full_name(name, full);
-	if (setxattr(path, full, value, strlen(value), 0) == 0)
+	return setxattr(path, full, value, strlen(value), 0) < 0 ? -errno : 0;
+}
+
+int attr_write(const char *path, const char *name, const char *value)
+{
+	char what[2 * ATTR_NAME_MAX];
+	int r = attr_set(path, name, value);
+
+	if (r == 0)
 		return 0;
 	(void)snprintf(what, sizeof(what), "%s=%s", name, value);
-	return say_refused(-errno, path, what);
+	/* What is there means something else that is not. */
+	if (r == -ENOENT && access(path, F_OK) == 0)
+		say_answer(r, path, what);
+	else
+		say_refusal(r, path, what);
+	return r;
 }
 
 /* ---- Attributes as facts ---- */

@@ -61,6 +61,9 @@ int attr_read_u64(const char *path, const char *name, uint64_t *ret);
 /* Whether the revision at path survives a power loss. */
 bool revision_is_durable(const char *path);
 
+/* Says nothing. Errors: what setxattr() answers. */
+int attr_set(const char *path, const char *name, const char *value);
+
 /* Says why when it is refused. Errors: what setxattr() answers. */
 int attr_write(const char *path, const char *name, const char *value);
 

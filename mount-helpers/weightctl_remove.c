@@ -73,6 +73,13 @@ static int remove_at(int parent, const char *name, unsigned depth)
 	return r;
 }
 
+int copy_empty(const char *path)
+{
+	auto_fd int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	return fd < 0 ? -errno : remove_names(fd, 1);
+}
+
 int copy_remove(const char *path)
 {
 	return remove_at(AT_FDCWD, path, 0);

@@ -73,17 +73,24 @@ void say_error(int err, const char *path, const char *what)
 	say(path, what, strerror(-err));
 }
 
-void say_refusal(int err, const char *path, const char *what)
+void say_answer(int err, const char *path, const char *what)
 {
 	struct buf sentence = BUF_INIT;
 
-	if (!has_no_sentence(err))
-		(void)attr_read(path, "error", &sentence);
+	(void)attr_read(path, "error", &sentence);
 	if (sentence.len > 0)
 		say(path, what, sentence.data);
 	else
 		say_error(err, path, what);
 	buf_release(&sentence);
+}
+
+void say_refusal(int err, const char *path, const char *what)
+{
+	if (has_no_sentence(err))
+		say_error(err, path, what);
+	else
+		say_answer(err, path, what);
 }
 
 void say_note(const char *path, const char *fmt, ...)

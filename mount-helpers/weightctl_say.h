@@ -21,6 +21,8 @@ void say_error(int err, const char *path, const char *what);
  * the sentence in user.weights.error. Where it has none, the error's own text.
  */
 void say_refusal(int err, const char *path, const char *what);
+/* The same, where it was the object that answered, whatever err is. */
+void say_answer(int err, const char *path, const char *what);
 
 /*
  * The same, with err, which is negative, as value. Macros, so that static

@@ -144,6 +144,8 @@ for words in (("mode", "="), ("mode", "=", ""), ("ratio=1", "mode", "=", "")):
           ["pinned", "manual", "auto"], "its values")
 equal(completed("weightctl", "policy", "x", "preferred", "=", "c"), ["cold"],
       "a value")
+equal(completed("weightctl", "upsert", "--mode", "=", "d"), ["delete_first"],
+      "a mode")
 equal(set(completed("weightctl", "")) - {"help", "--help", "--version"},
       set(commands), "all commands")
 EOP
