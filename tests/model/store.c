@@ -230,21 +230,25 @@ static bool read_operations(struct store *store, struct state *ret)
 /* What the iterations over everything give must be what was read otherwise. */
 static bool iterate(struct store *store, const struct state *s)
 {
-	struct wms_position revisions = { .len = 0 }, deleting = { .len = 0 };
+	struct wms_position revisions = { .len = 0 }, some = { .len = 0 };
 	struct wms_position staged = { .len = 0 }, active = { .len = 0 };
 	struct wms_position lineages = { .len = 0 };
 	size_t count[5] = { 0 },
-	       expected[5] = { s->revision_count, 0, s->staging_count, 0, 0 };
+	       expected[5] = { s->revision_count, s->revision_count,
+			       s->staging_count, 0, 0 };
 	struct wms_totals totals = { 0 };
 	struct weight_metadata *m;
+	struct wms_batch batch;
 	struct weight_staging *g;
 	struct weight_operation *op;
 	struct weight_lineage_record *l;
 
 	for (; wms_revision_each(store->s, &revisions, &m) == 0; count[0]++)
 		weight_metadata_free(m);
-	for (; wms_deleting_each(store->s, &deleting, &m) == 0; count[1]++)
-		weight_metadata_free(m);
+	while (wms_revisions_read(store->s, &some, &batch) == 0) {
+		count[1] += batch.count;
+		wms_batch_release(&batch);
+	}
 	for (; wms_staged_each(store->s, &staged, &g) == 0; count[2]++)
 		weight_staging_free(g);
 	for (; wms_operation_active_each(store->s, &active, &op) == 0;
@@ -252,10 +256,8 @@ static bool iterate(struct store *store, const struct state *s)
 		weight_operation_free(op);
 	for (; wms_lineage_each(store->s, &lineages, &l) == 0; count[4]++)
 		weight_lineage_record_free(l);
-	for (size_t i = 0; i < s->revision_count; i++) {
-		expected[1] += s->revisions[i].availability == WEIGHT_DELETING;
+	for (size_t i = 0; i < s->revision_count; i++)
 		expected[3] += s->revisions[i].operation_id != 0;
-	}
 	for (size_t i = 0; i < LINEAGES; i++)
 		expected[4] += s->lineages[i].there;
 	for (size_t i = 0; i < ARRAY_LEN(count); i++)
