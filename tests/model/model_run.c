@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,7 +36,6 @@ struct shared {
 	struct op ops[SCRIPT_MAX];
 	size_t op_count; /* that were generated */
 	size_t done;     /* that were right */
-	char dirs[2][64];
 	uint64_t results[KINDS][2];
 };
 
@@ -43,17 +43,10 @@ static struct shared *shared;
 
 /* ---- One script in a process of its own ---- */
 
-static void remember_dirs(const struct world *w)
-{
-	memcpy(shared->dirs[0], w->leader.dir, sizeof(shared->dirs[0]));
-	memcpy(shared->dirs[1], w->follower.dir, sizeof(shared->dirs[1]));
-}
-
 static bool step(struct world *w, const struct op *op)
 {
 	bool ok = world_step(w, op);
 
-	remember_dirs(w);
 	shared->done += ok;
 	return ok;
 }
@@ -63,7 +56,6 @@ static bool run(struct generator *g)
 	static struct world w;
 	bool ok = world_make(&w);
 
-	remember_dirs(&w);
 	shared->done = 0;
 	for (size_t i = 0; ok && g && i < g->length; i++) {
 		generate(g, &w, i, &shared->ops[i]);
@@ -80,26 +72,46 @@ static bool run(struct generator *g)
 	return ok;
 }
 
-/* What a process leaves that died. */
-static void remove_dirs(void)
-{
-	for (unsigned i = 0; i < 2; i++) {
-		struct store left = { .s = NULL };
+static volatile sig_atomic_t stopped;
 
-		memcpy(left.dir, shared->dirs[i], sizeof(left.dir));
-		store_remove(&left);
+static void stop(int signal)
+{
+	stopped = signal;
+}
+
+/* How the process ended; when this one is stopped, it goes first. */
+static int wait_for(pid_t pid)
+{
+	int status;
+
+	while (waitpid(pid, &status, 0) < 0) {
+		if (errno != EINTR)
+			abort();
+		if (stopped)
+			(void)kill(pid, SIGKILL);
 	}
+	/* Its own children, too, may have a store open. */
+	while (stopped && wait(NULL) > 0)
+		;
+	if (stopped) {
+		stores_end();
+		exit(2);
+	}
+	return status;
 }
 
 /* Without a generator the script that is there. quiet: its words are lost. */
 static bool run_apart(struct generator *g, bool quiet)
 {
-	int status = -1;
+	int status;
 	pid_t pid;
 
 	(void)fflush(stdout);
 	pid = fork();
 	if (pid == 0) {
+		(void)signal(SIGTERM, SIG_DFL);
+		(void)signal(SIGINT, SIG_DFL);
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (quiet && !freopen("/dev/null", "w", stdout))
 			_exit(2);
 		if (quiet && !freopen("/dev/null", "w", stderr))
@@ -108,11 +120,12 @@ static bool run_apart(struct generator *g, bool quiet)
 		/* Not _exit(): a sanitizer has its word at the end. */
 		exit(run(g) ? 0 : 1);
 	}
-	if (pid < 0 || waitpid(pid, &status, 0) < 0)
+	if (pid < 0)
 		abort();
+	status = wait_for(pid);
 	if (status == 0)
 		return true;
-	remove_dirs();
+	stores_clear();
 	if (!quiet && WIFSIGNALED(status))
 		(void)printf("killed by signal %d\n", WTERMSIG(status));
 	return false;
@@ -282,6 +295,8 @@ int main(int argc, char **argv)
 		{ "no-shrink", no_argument, NULL, 'l' },
 		{ NULL, 0, NULL, 0 },
 	};
+	/* No SA_RESTART: waiting ends. */
+	const struct sigaction stops = { .sa_handler = stop };
 	uint64_t steps = STEPS_DEFAULT, seed = 1;
 	const char *script = NULL;
 	bool statistics = false, shrinks = true;
@@ -304,9 +319,13 @@ int main(int argc, char **argv)
 	log_set_level(LOG_LEVEL_ERROR);
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
 		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (shared == MAP_FAILED)
+	if (shared == MAP_FAILED || !stores_begin())
 		return 2;
+	(void)prctl(PR_SET_CHILD_SUBREAPER, 1);
+	(void)sigaction(SIGTERM, &stops, NULL);
+	(void)sigaction(SIGINT, &stops, NULL);
 	r = script ? run_script(script) : run_seed(seed, steps, shrinks);
+	stores_end();
 	if (statistics)
 		print_statistics();
 	return r;

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <ftw.h>
 #include <inttypes.h>
 #include <linux/magic.h>
 #include <stdio.h>
@@ -40,10 +41,39 @@ static const char *parent(void)
 	return "/tmp";
 }
 
+static char base[40];
+
+bool stores_begin(void)
+{
+	(void)snprintf(base, sizeof(base), "%s/weightfs-model-XXXXXX",
+		       parent());
+	return mkdtemp(base) || complain(base, -errno, NULL);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type,
+		      struct FTW *ftw)
+{
+	(void)st;
+	(void)type;
+	if (ftw->level > 0)
+		(void)remove(path);
+	return 0;
+}
+
+void stores_clear(void)
+{
+	(void)nftw(base, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+void stores_end(void)
+{
+	stores_clear();
+	(void)rmdir(base);
+}
+
 bool store_make(struct store *store)
 {
-	(void)snprintf(store->dir, sizeof(store->dir),
-		       "%s/weightfs-model-XXXXXX", parent());
+	(void)snprintf(store->dir, sizeof(store->dir), "%s/XXXXXX", base);
 	if (!mkdtemp(store->dir))
 		return complain(store->dir, -errno, NULL);
 	store->options.oplog_keep = WMS_OPLOG_KEEP_DEFAULT;

@@ -20,6 +20,14 @@ struct store {
 	struct wms_options options;
 };
 
+/*
+ * All stores of a run are below one directory, so that also those go with it
+ * whose process died.
+ */
+bool stores_begin(void);
+void stores_clear(void);
+void stores_end(void);
+
 bool store_make(struct store *store); /* an empty one */
 bool store_open(struct store *store);
 void store_close(struct store *store);

@@ -2,9 +2,11 @@
 /* Steps that concern the store as a whole: its life, its copies, its deaths. */
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -240,6 +242,7 @@ bool world_crash(struct world *w, const struct op *op, const struct call *c)
 	(void)fflush(stdout);
 	pid = fork();
 	if (pid == 0) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 		enum end end = run_and_die(w, c, &expected, op->arg[A_CRASH]);
 
 		(void)fflush(stdout);
