@@ -17,6 +17,9 @@
 #include "core/tree_priv.h"
 #include "core/weight_key.h"
 
+/* Between two looks at a base that is about to go. */
+#define WAIT_MS 20
+
 /* ---- Memory follows the record ---- */
 
 /* Lock held. */
@@ -357,6 +360,73 @@ int weight_group_replaces(struct weight_group *group, struct buf *ret)
 	return buf_printf(ret, "%llu,mode=%s,request_id=%s",
 			  (unsigned long long)c->base,
 			  weight_upsert_mode_name(c->mode), c->request_id);
+}
+
+/* ---- Waiting for its end ---- */
+
+/* The base, while the claim of which g is the target isn't at its end. */
+static int base_of(struct weight_group *g, struct weight_identity *ret,
+		   struct weight_lineage_record **ret_record)
+{
+	struct weight_lineage_record *l = NULL;
+	const struct weight_claim *c;
+	int r = wms_lineage_get(g->store->records, &g->identity->lineage, &l);
+
+	c = weight_lineage_live_claim(l);
+	if (r == 0 && (!c || c->target != g->identity->generation))
+		r = -ENOENT;
+	if (r < 0) {
+		weight_lineage_record_free(l);
+		return r;
+	}
+	*ret = (struct weight_identity){ l->lineage, c->base };
+	*ret_record = l;
+	return 0;
+}
+
+/* 1: somebody has it, and why says who. */
+static int say_held(struct weight_store *s, const struct weight_identity *base,
+		    struct buf *why)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
+	uint64_t leases;
+	bool fenced;
+
+	/* What is gone is held by nobody. */
+	if (tree_group_of(s, base, &g) < 0)
+		return 0;
+	store_lock(s);
+	fenced = g->fenced_by;
+	store_unlock(s);
+	if (!fenced || weight_group_leases(g, &leases) < 0 || leases == 0)
+		return 0;
+	(void)buf_printf(why,
+			 "generation %llu, which it replaces, is still open or "
+			 "mapped",
+			 (unsigned long long)base->generation);
+	tree_group_who(g, false, why);
+	return 1;
+}
+
+int tree_claim_wait(struct weight_group *g, const struct weight_waiter *waiter,
+		    struct buf *why)
+{
+	for (;;) {
+		cleanup(weight_lineage_record_free_cleanup) struct
+			weight_lineage_record *l = NULL;
+		struct weight_identity base;
+		int r = base_of(g, &base, &l);
+
+		if (r == -ENOENT)
+			return 0;
+		if (r == 0)
+			r = say_held(g->store, &base, why);
+		if (r != 0)
+			return r;
+		if (waiter_interrupted(waiter))
+			return -EINTR;
+		store_pause(g->store, WAIT_MS);
+	}
 }
 
 /* ---- Its end by another way ---- */

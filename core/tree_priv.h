@@ -831,6 +831,12 @@ int tree_claim_load(struct weight_group *g);
  */
 void tree_claim_stalled(struct weight_store *s,
 			const struct weight_identity *base, int error);
+/*
+ * What a published group replaces: waits until it is gone. 1: somebody holds it,
+ * and why says who. Errors: -EINTR.
+ */
+int tree_claim_wait(struct weight_group *g, const struct weight_waiter *waiter,
+		    struct buf *why);
 /* A staged group is gone: its replacement is given up. */
 void tree_claim_unstaged(struct weight_group *g);
 

@@ -417,14 +417,16 @@ int tree_wait_published(struct weight_group *g,
 		if (gone)
 			return -ENOENT;
 		if (pending == UPKEEP_IDLE)
-			return say_damage(g, why);
+			break;
 		if (pending == UPKEEP_STUCK)
 			return (r = upkeep_line(g, why)) < 0 ? r : 1;
 		if (waiter_interrupted(waiter))
 			return -EINTR;
 		tell(g, waiter, &next_line_ms);
 	}
-	return r;
+	if (r == 0)
+		r = say_damage(g, why);
+	return r == 0 ? tree_claim_wait(g, waiter, why) : r;
 }
 
 /* A group that has something pending, with a reference, or NULL. */

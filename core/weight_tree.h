@@ -320,9 +320,10 @@ void weight_group_set_error(struct weight_group *group, const char *sentence);
 
 /*
  * Waits until everything that publishing needs is done (digests, bytes on the
- * disk), or until nothing is pending on a published group. Holds no lock.
- * Returns 0, or 1 when waiting on won't help, for lack of memory or because
- * something of it is lost; why then says so.
+ * disk), or until nothing is pending on a published group: what it replaces is
+ * gone, too. Holds no lock. Returns 0, or 1 when waiting on won't help, for lack
+ * of memory, because something of it is lost, or because somebody reads what it
+ * replaces; why then says so.
  * Errors: -EINTR, -EIO, -ENOSPC, -ENOENT the group went away, -EBUSY with who
  * still writes.
  */

@@ -143,25 +143,15 @@ static int announcement(const struct upsert *u, struct buf *ret)
 
 static int announce(struct upsert *u)
 {
-	const char *id = u->ctl->request_id;
 	struct buf value = BUF_INIT;
 	int r = announcement(u, &value);
 
 	if (r == 0)
 		r = attr_write(u->im.stage, "replaces", value.data);
 	buf_release(&value);
-	if (r < 0)
-		return r;
-	/* A request that is over was only told again how it ended. */
-	if (!attr_is_there(u->im.stage, "replaces")) {
-		say_note(u->im.stage,
-			 "request %s was given up before; choose "
-			 "another --request-id",
-			 id ? id : "");
-		return -ECANCELED;
-	}
-	u->announced = true;
-	return 0;
+	if (r == 0)
+		u->announced = true;
+	return r;
 }
 
 /* Goes on in a staging directory that is there. */
@@ -330,23 +320,21 @@ static int wait_for_target(struct upsert *u, enum place *at)
 }
 
 /*
- * Says who holds the base, if said is another sentence. The mount names them to
- * who would remove it, which it refuses to everybody while the replacement is
- * at that itself.
+ * Says who holds the base, if said is another sentence: waiting for the target
+ * ends with it.
  */
 static void say_holders(const struct upsert *u, struct bar *bar,
 			struct buf *said)
 {
 	struct buf sentence = BUF_INIT;
 
-	if (attr_set(u->base_path, "remove", u->ctl->replaces) != -EBUSY ||
-	    attr_read(u->base_path, "error", &sentence) < 0 ||
+	if (wait_sentence(u->im.target, &sentence) <= 0 ||
 	    strcmp(sentence.data, said->data) == 0) {
 		buf_release(&sentence);
 		return;
 	}
 	bar_step_aside(bar);
-	say_note(u->base_path, "%s", sentence.data);
+	say_note(u->im.target, "%s", sentence.data);
 	buf_release(said);
 	*said = sentence;
 }

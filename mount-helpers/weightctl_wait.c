@@ -119,6 +119,28 @@ int wait_for(const char *dir, const char *title, bool quiet, wait_over_fn *over,
 	return r;
 }
 
+int wait_sentence(const char *dir, struct buf *ret)
+{
+	struct waiting w = { .text = BUF_INIT, .last = BUF_INIT };
+	struct buf path = BUF_INIT;
+	auto_fd int fd = -1;
+	int r;
+
+	bar_begin(&w.bar, "", true);
+	r = buf_printf(&path, "%s" WAIT_NAME, dir);
+	if (r == 0) {
+		fd = open(path.data, O_RDONLY | O_CLOEXEC);
+		r = fd < 0 ? -errno : read_lines(&w, fd);
+	}
+	bar_end(&w.bar, true);
+	if (r == 0 && w.last.len > 0 && strcmp(w.last.data, READY) != 0)
+		r = buf_append(ret, w.last.data, w.last.len) < 0 ? -ENOMEM : 1;
+	buf_release(&path);
+	buf_release(&w.text);
+	buf_release(&w.last);
+	return r;
+}
+
 int wait_left(int err, const char *path, const char *what)
 {
 	if (err == -EINTR)

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/buf.h"
 #include "mount-helpers/weightctl_bar.h"
 
 /* Looks after each line; true ends the waiting. */
@@ -20,6 +21,12 @@ typedef bool wait_over_fn(void *arg, struct bar *bar);
  */
 int wait_for(const char *dir, const char *title, bool quiet, wait_over_fn *over,
 	     void *arg);
+
+/*
+ * Waits likewise, without a bar. 1: the sentence with which the mount ended it is
+ * appended to ret; 0: nothing is pending. Errors: as above, and nothing is said.
+ */
+int wait_sentence(const char *dir, struct buf *ret);
 
 /*
  * Says that what was asked for goes on without us. Returns err, which is what

@@ -75,7 +75,8 @@ with Client() as c:
     said = p.stderr.readline()
     while said and "open or mapped" not in said:
         said = p.stderr.readline()
-    says(said, f"^weightctl: {base}: it is open or mapped: .*model.safetensors",
+    says(said, f"^weightctl: {line}/3: generation 2, which it replaces, is "
+         "still open or mapped: .*model.safetensors",
          rf"python3? .*\b{c.pid}\b")
     equal(claim()["phase"], "retiring_base", "phase")
     same_tree(line / "3", SRC)
@@ -179,7 +180,7 @@ equal((staged(), generations(), claim()["phase"]), ([], [4], "aborted"), "gone")
 p, stage, writer = copying(6, "--replaces=4", "--request-id=once")
 says(stopped(p, signal.SIGINT, writer), "anew, with another --request-id")
 says(ctl("-r4", "-R", "once", SRC, line / "6", status=1),
-     "request once was given up before; choose another --request-id")
+     "request once was given up; announce it under another request_id")
 equal((staged(), generations()), ([], [4]), "after that")
 
 # Kept, it goes on: by the same request, with nothing that was left over.
