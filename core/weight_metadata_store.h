@@ -22,9 +22,9 @@
  *
  * Errors of every function, not repeated below: -EINVAL a bad identity,
  * -ENOMEM, -EUCLEAN a damaged record, -EPROTONOSUPPORT one of a newer version,
- * -EIO; and of every mutation -ENOSPC or -EDQUOT. Staging, publishing and
- * starting an operation leave the last bytes of a full disk to the others,
- * which go on working.
+ * -EIO; and of every mutation -ENOSPC or -EDQUOT. Staging, importing,
+ * publishing, claiming, changing a policy, starting an operation and replaying
+ * leave the last bytes of a full disk to the others, which go on working.
  *
  * Keys, in order of bytes:
  *	revision, staging	SHA-256 over the length-value form of tenant,

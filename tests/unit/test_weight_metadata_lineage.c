@@ -688,6 +688,60 @@ START_TEST(lineages_are_found_one_by_one)
 }
 END_TEST
 
+static int garble_body(struct meta_txn *txn, void *arg)
+{
+	const struct weight_identity id = some_id(BASE);
+	struct digest key;
+
+	(void)arg;
+	ck_assert_int_eq(weight_lineage_hash(&id.lineage, &key), 0);
+	return meta_put(txn, META_DB_LINEAGE, key.bytes, sizeof(key.bytes),
+			"\1\0garbage", 9);
+}
+
+START_TEST(a_damaged_lineage_is_told_and_does_not_hide_others)
+{
+	struct weight_identity id = some_id(BASE);
+	struct wms_position at = { .len = 0 };
+	struct weight_upsert_request rq = {
+		.request_id = "request",
+		.base = some_id(1),
+		.target = some_id(2),
+		.expected_base_metadata_generation = 2,
+		.described = true,
+		.import = some_import(&wants_hot),
+	};
+	struct weight_lineage_record *l;
+	unsigned good = 0, bad = 0;
+	int r;
+
+	ck_assert_int_eq(put_first_claimed(store), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		rq.base.lineage.revision = i ? "a" : "b";
+		rq.target.lineage = rq.base.lineage;
+		stage_and_publish(&rq.base);
+		ck_assert_int_eq(wms_upsert_begin(store, &rq, 1, NULL, NULL),
+				 0);
+	}
+	meddle(garble_body, NULL);
+	store = must_open();
+	while ((r = wms_lineage_each(store, &at, &l)) != -ENOENT) {
+		if (r == 0)
+			weight_lineage_record_free(l);
+		good += r == 0;
+		bad += r == -EUCLEAN;
+	}
+	ck_assert_uint_eq(good, 2);
+	ck_assert_uint_eq(bad, 1);
+	/* Nobody knows what its claim allows, so nobody gets past it. */
+	ck_assert_int_eq(wms_lineage_get(store, &id.lineage, &l), -EUCLEAN);
+	ck_assert_int_eq(acquire_it(store), -EUCLEAN);
+	ck_assert_int_eq(import_of(TARGET, false), -EUCLEAN);
+	ck_assert_int_eq(delete_of(BASE, false), -EUCLEAN);
+	ck_assert_int_eq(commit_claim(store), -EUCLEAN);
+}
+END_TEST
+
 /* ---- Names ---- */
 
 static char long_name[WMS_NAME_MAX + 2];
@@ -858,6 +912,7 @@ static void add_names(Suite *s)
 	tcase_set_timeout(tc, 60);
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, lineages_are_found_one_by_one);
+	tcase_add_test(tc, a_damaged_lineage_is_told_and_does_not_hide_others);
 	tcase_add_test(tc, names_are_listed_level_by_level);
 	tcase_add_test(tc, claims_are_listed_whatever_became_of_them);
 	tcase_add_test(tc, a_name_may_be_so_long);

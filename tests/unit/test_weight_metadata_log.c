@@ -143,6 +143,40 @@ START_TEST(what_changes_nothing_adds_nothing)
 }
 END_TEST
 
+static void assert_time(uint64_t sequence, uint64_t timestamp_ms)
+{
+	cleanup(oplog_entry_free_cleanup) struct oplog_entry *e = NULL;
+	cleanup(buf_release) struct buf bytes = BUF_INIT;
+
+	ck_assert_int_eq(wms_oplog_get(store, sequence, &bytes), 0);
+	ck_assert_int_eq(oplog_decode(bytes.data, bytes.len, &e), 0);
+	ck_assert_uint_eq(e->change.timestamp_ms, timestamp_ms);
+}
+
+START_TEST(an_entry_has_the_time_of_its_change)
+{
+	size_t removed;
+
+	ck_assert_int_eq(published_moving(store), 0);
+	assert_time(1, 1100);
+	/* Of an operation, where only that has changed. */
+	ck_assert_int_eq(count_progress(store), 0);
+	assert_time(2, 1300);
+	ck_assert_int_eq(acquire_it(store), 0);
+	assert_time(3, 1200);
+	ck_assert_int_eq(wms_lease_sweep(store, 1700, 1, &removed), 0);
+	assert_time(4, 1700);
+	ck_assert_int_eq(acquire_so(store, "h", 500, 2000), 0);
+	/* Nobody asks when it ended that did so early. */
+	ck_assert_int_eq(wms_lease_release(store, "default", 2), 0);
+	assert_time(6, 2500);
+	ck_assert_int_eq(delete_it(store), 0);
+	ck_assert_int_eq(finish_delete(store), 0);
+	assert_time(7, 1400);
+	assert_time(8, 1500);
+}
+END_TEST
+
 /* ---- Gates ---- */
 
 static struct wms_options confirmed(bool management, bool lineages)
@@ -493,6 +527,7 @@ Suite *suite(void)
 	tcase_add_test(tc, a_log_begins_empty);
 	tcase_add_test(tc, a_sweep_adds_one_for_each_lease);
 	tcase_add_test(tc, what_changes_nothing_adds_nothing);
+	tcase_add_test(tc, an_entry_has_the_time_of_its_change);
 	tcase_add_loop_test(tc, what_is_not_confirmed_is_not_done, 0,
 			    2 * ARRAY_LEN(mutations));
 	tcase_add_loop_test(tc, a_repeat_needs_no_confirmation, 0,
