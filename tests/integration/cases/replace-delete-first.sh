@@ -5,7 +5,14 @@
 # TIMEOUT: 240
 . "$TESTS/integration/tools/py.sh"
 # What was made undeletable doesn't stay, whatever happens.
-trap 'status=$?; set +e; chattr -R -f -i "$STORE"; (exit $status); clean_up' EXIT
+free_all() {
+	local status=$?
+	set +e
+	chattr -R -f -i "$STORE" 2>/dev/null
+	(exit "$status")
+	clean_up
+}
+trap free_all EXIT
 
 py <<'EOP'
 from claims import *
@@ -144,18 +151,27 @@ same_tree(publish(stage), NEW)
 comes_to(line, "completed")
 d.stop()
 
-# ---- A base that can't be deleted: who waits is told so, and may give up
+# ---- A base that goes slowly: who waits is told so, and may give up
+disk = Disk()
+d.env.update(disk.env)
 d.restart("durability=writeback")
-line = lineage("stuck")
-gen = put(line, 7, SRC)
-ready(gen)
-with Stuck(gen) as stuck:
-    if not stuck.works:
-        skip("no immutable files here: " + str(stuck.path))
+
+
+def begun(name):
+    """A base that is on its way out, and what comes for it."""
+    line = lineage(name)
+    gen = put(line, 7, SRC)
+    ready(gen)
+    disk.hold()
     stage = staging(line, 8)
     claimed(stage, 7, "delete_first", "r1")
     is_claimed(line, 7, 8, "delete_first", "deleting_base", "r1", 7)
     wait_for(lambda: not gen.exists(), "the base goes")
+    return line, stage
+
+
+if disk.holds:
+    line, stage = begun("slow")
     equal(attr(stage, "progress"), AWAITS, "progress")
     for _ in range(2):
         with open(stage / ".weights" / "wait", "rb", buffering=0) as f:
@@ -163,14 +179,11 @@ with Stuck(gen) as stuck:
     says(run("mv", "-T", stage, line / "8", status=1),
          "Device or resource busy")
     says(attr(stage, "error"), "generation 8 comes when 7 is gone")
-    wait_for(lambda: re.search("generation 7 .* can't be deleted: "
-                               "Operation not permitted; trying again",
-                               LOG.read_text()), "a line in the log")
     # Whoever is asked to stop does, and nothing comes of it.
     for argv in (["touch", stage / "other"], ["mkdir", stage / "other"],
                  ["cp", "-a", f"{NEW}/.", stage], ["chmod", "700", stage],
                  ["cat", stage / ".weights" / "wait"]):
-        for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        for sent in (signal.SIGINT, signal.SIGKILL):
             p = start(*argv)
             is_parked(p)
             p.send_signal(sent)
@@ -178,34 +191,87 @@ with Stuck(gen) as stuck:
     equal(names(stage), [], "what is staged")
     is_claimed(line, 7, 8, "delete_first", "deleting_base", "r1", 7)
 
-    # ---- The daemon ends, in order and at once, and goes on from there
-    for how in (d.terminate, d.terminate, d.kill):
-        p = start("cp", "-a", f"{NEW}/.", stage)
-        is_parked(p)
-        how()
-        check(p.wait(30) != 0, "the copy went well without a daemon")
-        d.restart()
-        is_claimed(line, 7, 8, "delete_first", "deleting_base", "r1", 7)
-        check(not gen.exists(), "it is back")
-        equal(attr(stage, "replaces"), "7,mode=delete_first,request_id=r1",
-              "replaces")
-        equal(names(stage), [], "what is staged")
+    # Killed: the next one goes on deleting, and the copy waits for that.
+    p = start("cp", "-a", f"{NEW}/.", stage)
+    is_parked(p)
+    d.kill()
+    check(p.wait(30) != 0, "the copy went well without a daemon")
+    d.restart()
+    is_claimed(line, 7, 8, "delete_first", "deleting_base", "r1", 7)
+    check(not (line / "7").exists(), "it is back")
+    equal(attr(stage, "replaces"), "7,mode=delete_first,request_id=r1",
+          "replaces")
+    # Asked to end, it keeps nobody waiting but for the disk itself.
+    p = start("cp", "-a", f"{NEW}/.", stage)
+    is_parked(p)
+    d.process.terminate()
+    check(p.wait(30) != 0, "the copy went well without a daemon")
+    disk.free()
+    d.ends()
+    d.restart()
+    equal(names(stage), [], "what is staged")
+    disk.hold()
+    # All goes on by itself, and the copy that waited with it.
+    line, stage = begun("waited")
+    p = start("cp", "-a", f"{NEW}/.", stage)
+    is_parked(p)
+    disk.free()
+    ends(p)
+    for name in ("slow", "waited"):
+        line, stage = lineage(name), lineage(name) / ".staging" / "8"
+        if name == "slow":
+            run("cp", "-a", f"{NEW}/.", stage)
+        same_tree(stage, NEW)
+        is_claimed(line, 7, 8, "delete_first", "target_importing", "r1", 7)
+        same_tree(publish(stage), NEW)
+        comes_to(line, "completed")
+        is_claimed(line, 7, 8, "delete_first", "completed", "r1", 8)
+
     # Forced: the mount is gone, and the daemon ends when the last one goes.
     if os.geteuid() == 0:
+        line, stage = begun("forced")
         p = start("touch", stage / "other")
         is_parked(p)
         run("umount", "-l", MNT)
         p.kill()
         ends(p, -signal.SIGKILL)
+        disk.free()
         d.ends()
         d.restart()
-    # ---- Once it can be deleted, all goes on by itself
-    p = start("cp", "-a", f"{NEW}/.", stage)
-    is_parked(p)
+        run("cp", "-a", f"{NEW}/.", stage)
+        same_tree(publish(stage), NEW)
+        comes_to(line, "completed")
+
+else:
+    print("# nothing can be held here")
+
+# ---- A base that can't be deleted: nobody waits for that
+line = lineage("stuck")
+gen = put(line, 7, SRC)
+ready(gen)
+with Stuck(gen) as stuck:
+    if not stuck.works:
+        print("# nothing can be made undeletable here")
+        raise SystemExit(d.stop())
+    stage = staging(line, 8)
+    claimed(stage, 7, "delete_first", "r1")
+    wait_for(lambda: not gen.exists(), "the base goes")
+    wait_for(lambda: re.search("generation 7 .* can't be deleted: "
+                               "Operation not permitted; trying again",
+                               LOG.read_text()), "a line in the log")
+    for how in (d.stop, d.terminate, d.kill):
+        says(run("cp", "-a", f"{NEW}/.", stage, status=1),
+             "Operation not permitted")
+        says(attr(stage, "error"), "can't be removed; trying again")
+        equal(attr(stage, "progress"), AWAITS, "progress")
+        is_claimed(line, 7, 8, "delete_first", "deleting_base", "r1", 7)
+        check(not gen.exists(), "it is back")
+        equal(names(stage), [], "what is staged")
+        how()
+        d.restart()
     stuck.free()
-    ends(p)
-same_tree(stage, NEW)
-is_claimed(line, 7, 8, "delete_first", "target_importing", "r1", 7)
+comes_to(line, "target_importing")
+run("cp", "-a", f"{NEW}/.", stage)
 same_tree(publish(stage), NEW)
 comes_to(line, "completed")
 is_claimed(line, 7, 8, "delete_first", "completed", "r1", 8)

@@ -5,7 +5,14 @@
 # TIMEOUT: 240
 . "$TESTS/integration/tools/py.sh"
 # What was made undeletable doesn't stay, whatever happens.
-trap 'status=$?; set +e; chattr -R -f -i "$STORE"; (exit $status); clean_up' EXIT
+free_all() {
+	local status=$?
+	set +e
+	chattr -R -f -i "$STORE" 2>/dev/null
+	(exit "$status")
+	clean_up
+}
+trap free_all EXIT
 
 py <<'EOP'
 from claims import *

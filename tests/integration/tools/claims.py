@@ -2,10 +2,13 @@
 """Replacing one generation by another, as users see it."""
 import json
 import os
+import pathlib
 import re
+import shutil
 import subprocess
 
-from wf import MNT, STORE, attr, check, equal, run, set_attr, wait_for
+from wf import (DAEMON, MNT, STORE, WORK, attr, check, equal, run, set_attr,
+                wait_for)
 
 CLAIMS = MNT / ".weights" / "claims"
 
@@ -77,13 +80,44 @@ def backing_directory(gen):
                 if p.stat().st_ino == ino)
 
 
+class Disk:
+    """On which nothing is deleted while it is held. See held_unlink.c.
+
+    What to start a daemon with: Daemon(env=disk.env).
+    """
+
+    def __init__(self):
+        self._file = WORK / "hold"
+        self.env = {}
+        library = WORK / "held_unlink.so"
+        linked = run("ldd", DAEMON, status=None)
+        if "libasan" in linked or "libtsan" in linked or \
+                not shutil.which("cc"):
+            return
+        run("cc", "-shared", "-fPIC", "-O1", "-o", library,
+            pathlib.Path(os.environ["TESTS"]) /
+            "integration/tools/held_unlink.c")
+        self.env = {"LD_PRELOAD": str(library), "HOLD_FILE": str(self._file)}
+
+    @property
+    def holds(self):
+        """False where it can't be held: with sanitizers, or no compiler."""
+        return bool(self.env)
+
+    def hold(self):
+        self._file.touch()
+
+    def free(self):
+        self._file.unlink(missing_ok=True)
+
+
 class Stuck:
     """A generation of which the store can't delete a file."""
 
     def __init__(self, gen):
         self.path = backing_directory(gen) / "config.json"
-        said = run("chattr", "+i", self.path, status=None)
-        self.works = not said.strip()
+        self.works = bool(shutil.which("chattr")) and \
+            not run("chattr", "+i", self.path, status=None).strip()
 
     def free(self):
         run("chattr", "-i", self.path)
@@ -92,5 +126,6 @@ class Stuck:
         return self
 
     def __exit__(self, *_):
-        subprocess.run(["chattr", "-i", str(self.path)], check=False,
-                       stderr=subprocess.DEVNULL)
+        if self.works:
+            subprocess.run(["chattr", "-i", str(self.path)], check=False,
+                           stderr=subprocess.DEVNULL)
