@@ -384,12 +384,15 @@ int weight_group_remove(struct weight_group *group,
 
 /*
  * Groups that have, or may have, a directory: the first bytes of their digests,
- * in order. A directory that shares them with another group's stays.
+ * in order, with the lowest bit set where one has to be there. A directory that
+ * shares them with another group's stays.
  */
 struct known {
 	uint64_t *items;
 	size_t count, room;
+	uint64_t expected, seen; /* directories that have to be there */
 };
+#define EXPECTED 1u
 
 /* What was found of all revisions. */
 struct found {
@@ -407,11 +410,11 @@ static int known_of(const char *hex, size_t len, uint64_t *ret)
 	if (r < 0)
 		return r;
 	memcpy(&be, d.bytes, sizeof(be));
-	*ret = be64toh(be);
+	*ret = be64toh(be) & ~(uint64_t)EXPECTED;
 	return 0;
 }
 
-static int note(struct known *known, const char *hex)
+static int note(struct known *known, const char *hex, bool expected)
 {
 	size_t room = known->room ? 2 * known->room : 1024;
 	uint64_t *items;
@@ -423,23 +426,40 @@ static int note(struct known *known, const char *hex)
 		known->items = items;
 		known->room = room;
 	}
-	return known_of(hex, DIGEST_HEX_LEN, &known->items[known->count++]);
+	if (known_of(hex, DIGEST_HEX_LEN, &known->items[known->count]) < 0)
+		return -EUCLEAN;
+	if (expected)
+		known->items[known->count] |= EXPECTED;
+	known->count++;
+	known->expected += expected;
+	return 0;
 }
 
 static int known_compare(const void *a, const void *b)
 {
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	uint64_t x = *(const uint64_t *)a & ~(uint64_t)EXPECTED;
+	uint64_t y = *(const uint64_t *)b & ~(uint64_t)EXPECTED;
 
 	return (x > y) - (x < y);
 }
 
-static bool is_known(const struct known *known, const char *name)
+/* Whether a directory belongs to a group. One that has to be there is seen. */
+static bool is_known(struct known *known, const char *name)
 {
+	const uint64_t *found = NULL;
 	uint64_t item;
 
-	return known->count > 0 && known_of(name, strlen(name), &item) == 0 &&
-	       bsearch(&item, known->items, known->count, sizeof(item),
-		       known_compare);
+	if (known->count > 0 && known_of(name, strlen(name), &item) == 0)
+		found = bsearch(&item, known->items, known->count, sizeof(item),
+				known_compare);
+	known->seen += found && (*found & EXPECTED);
+	return found;
+}
+
+static bool is_visible(const struct weight_metadata *m)
+{
+	return m->availability == WEIGHT_READY ||
+	       m->availability == WEIGHT_DEGRADED;
 }
 
 /* A lineage that a power loss took is made again, as root's. */
@@ -507,8 +527,10 @@ static int note_revision(struct weight_store *s, struct found *f,
 
 	wms_count_found(s->records, v);
 	if (v->availability != WEIGHT_DELETED)
-		r = note(&f->known, v->manifest.payload_group_id +
-					    strlen(WEIGHT_GROUP_ID_PREFIX));
+		r = note(&f->known,
+			 v->manifest.payload_group_id +
+				 strlen(WEIGHT_GROUP_ID_PREFIX),
+			 is_visible(v));
 	if (r < 0)
 		return r;
 	switch (v->availability) {
@@ -567,7 +589,7 @@ static int note_staged(struct weight_store *s, struct known *known)
 			r = wms_unstage(s->records, &st->identity);
 		} else {
 			if ((r = weight_group_hex(&st->identity, hex)) == 0 &&
-			    (r = note(known, hex)) == 0)
+			    (r = note(known, hex, false)) == 0)
 				r = restore_lineage(s, &st->identity);
 		}
 		weight_staging_free(st);
@@ -588,7 +610,7 @@ static int sweep_group(struct weight_store *s, const char *hex)
 }
 
 static int sweep_prefix(struct weight_store *s, const char *prefix,
-			const struct known *known)
+			struct known *known)
 {
 	cleanup(dir_close_cleanup) DIR *d = NULL;
 	const char *name;
@@ -604,6 +626,20 @@ static int sweep_prefix(struct weight_store *s, const char *prefix,
 			return r;
 	}
 	return r;
+}
+
+/* Revisions whose directory was not seen: upkeep puts that on record. */
+static void note_missing(struct weight_store *s, const struct known *known)
+{
+	uint64_t missing = known->expected > known->seen ?
+				   known->expected - known->seen :
+				   0;
+
+	s->payload_missing = missing > 0;
+	if (missing > 0)
+		log_info("the payload of %llu revision%s is missing: degraded "
+			 "until it is put back, weightfs --check says which",
+			 (unsigned long long)missing, missing == 1 ? "" : "s");
 }
 
 static int sweep(struct weight_store *s, struct known *known)
@@ -624,6 +660,8 @@ static int sweep(struct weight_store *s, struct known *known)
 		if (r < 0)
 			return r;
 	}
+	if (r == 0)
+		note_missing(s, known);
 	return r;
 }
 

@@ -157,6 +157,9 @@ int weight_file_lookup(struct weight_file *dir, const char *name,
 	if (strcmp(name, TREE_CONTROL_NAME) == 0)
 		return -ENOENT;
 	fd = openat(dir->fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	/* What was published may well have had it. */
+	if (fd < 0 && errno == ENOENT && weight_file_is_absent(dir))
+		return -EIO;
 	if (fd < 0)
 		return -errno;
 	g = weight_file_group(dir);

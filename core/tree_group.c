@@ -19,14 +19,7 @@
 #include "core/tree_priv.h"
 #include "core/weight_key.h"
 
-#define GROUP_PATH_LEN (2 + 1 + DIGEST_HEX_LEN + 1)
 #define FILES_NEW_NAME TREE_FILES_NAME ".new"
-
-/* "<2 hex>/<hash>", relative to STORE/groups. */
-static void group_path(const char *hex, char ret[static GROUP_PATH_LEN])
-{
-	(void)snprintf(ret, GROUP_PATH_LEN, "%.2s/%s", hex, hex);
-}
 
 struct weight_group *weight_group_ref(struct weight_group *group)
 {
@@ -76,27 +69,14 @@ void weight_group_unref(struct weight_group *group)
 		group_free(group);
 }
 
-static int group_open_dirs(struct weight_group *g)
-{
-	char path[GROUP_PATH_LEN];
-
-	group_path(g->hex, path);
-	g->dirfd = openat(g->store->groups_fd, path,
-			  O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (g->dirfd < 0)
-		return -errno;
-	g->files_fd = openat(g->dirfd, TREE_FILES_NAME,
-			     O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	return errno_of(g->files_fd);
-}
-
 static int group_init(struct weight_group *g, struct weight_store *s,
 		      const struct weight_identity *id,
-		      struct weight_dir *lineage)
+		      struct weight_dir *lineage, enum weight_group_state state)
 {
 	int r;
 
 	g->refs = 1;
+	g->state = state;
 	g->store = s;
 	g->preferred = s->config->policy.preferred;
 	g->dirfd = -1;
@@ -113,7 +93,7 @@ static int group_init(struct weight_group *g, struct weight_store *s,
 	if ((r = weight_identity_copy(id, &g->identity)) < 0 ||
 	    (r = weight_group_hex(id, g->hex)) < 0)
 		return r;
-	return group_open_dirs(g);
+	return tree_group_open_dirs(g, state == WEIGHT_GROUP_PUBLISHED);
 }
 
 int tree_group_new(struct weight_store *s, const struct weight_identity *id,
@@ -126,12 +106,11 @@ int tree_group_new(struct weight_store *s, const struct weight_identity *id,
 
 	if (!g)
 		return -ENOMEM;
-	r = group_init(g, s, id, lineage);
+	r = group_init(g, s, id, lineage, state);
 	if (r < 0) {
 		group_free(g);
 		return r;
 	}
-	g->state = state;
 	g->hidden = hidden;
 	store_lock(s);
 	other = map_find(s->groups, g->hex, DIGEST_HEX_LEN);
@@ -208,9 +187,12 @@ static int group_load(struct weight_store *s, const struct weight_identity *id,
 		g->preferred = policy.preferred;
 		store_unlock(s);
 	}
-	if (r == 0)
-		*ret = take_ptr(g);
-	return r;
+	if (r < 0)
+		return r;
+	if (state == WEIGHT_GROUP_PUBLISHED)
+		tree_loss_look(g);
+	*ret = take_ptr(g);
+	return 0;
 }
 
 int tree_group_find(struct weight_store *s, const struct weight_identity *id,
@@ -584,16 +566,26 @@ static int identity_text(const struct weight_identity *id, struct buf *out)
 	return json_object_end(&o, out);
 }
 
+int tree_group_write_identity(int dirfd, const struct weight_identity *id)
+{
+	struct buf text = BUF_INIT;
+	int r = identity_text(id, &text);
+
+	if (r == 0)
+		r = write_file(dirfd, TREE_IDENTITY_NAME, &text);
+	buf_release(&text);
+	return r;
+}
+
 int tree_group_mkdir(struct weight_store *s, const char *hex,
 		     const struct weight_identity *id, mode_t mode,
 		     const struct weight_caller *caller)
 {
-	char path[GROUP_PATH_LEN];
-	struct buf text = BUF_INIT;
+	char path[TREE_GROUP_PATH_LEN];
 	auto_fd int dirfd = -1;
 	int r;
 
-	group_path(hex, path);
+	tree_group_dir(hex, path);
 	path[2] = '\0';
 	if (mkdirat(s->groups_fd, path, 0700) < 0 && errno != EEXIST)
 		return -errno;
@@ -603,10 +595,7 @@ int tree_group_mkdir(struct weight_store *s, const char *hex,
 	dirfd = openat(s->groups_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dirfd < 0)
 		return -errno;
-	r = identity_text(id, &text);
-	if (r == 0)
-		r = write_file(dirfd, TREE_IDENTITY_NAME, &text);
-	buf_release(&text);
+	r = tree_group_write_identity(dirfd, id);
 	if (r < 0)
 		return r;
 	/* Its name comes last: what has it is staged, and whole. */
@@ -621,10 +610,10 @@ int tree_group_mkdir(struct weight_store *s, const char *hex,
 
 int tree_group_rmdir(struct weight_store *s, const char *hex)
 {
-	char path[GROUP_PATH_LEN];
+	char path[TREE_GROUP_PATH_LEN];
 	auto_fd int dirfd = -1;
 
-	group_path(hex, path);
+	tree_group_dir(hex, path);
 	dirfd = openat(s->groups_fd, path,
 		       O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (dirfd < 0)

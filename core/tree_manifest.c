@@ -41,16 +41,18 @@ static int read_all(int fd, struct buf *ret)
 	return n < 0 ? -errno : 0;
 }
 
-int tree_manifest_read(struct weight_group *g, struct manifest **ret)
+static int read_manifest(struct weight_group *g,
+			 const struct weight_metadata *m, struct manifest **ret)
 {
-	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
 	struct buf text = BUF_INIT;
 	struct digest digest;
 	auto_fd int fd = -1;
-	int r;
+	int r = weight_group_manifest_open(g, &fd);
 
-	if ((r = weight_group_metadata(g, &m)) < 0 ||
-	    (r = weight_group_manifest_open(g, &fd)) < 0)
+	/* Of one that is published, that is damage. */
+	if (r == -ENOENT && weight_group_state(g) == WEIGHT_GROUP_PUBLISHED)
+		r = -EUCLEAN;
+	if (r < 0)
 		return r;
 	r = read_all(fd, &text);
 	if (r == 0)
@@ -64,6 +66,18 @@ int tree_manifest_read(struct weight_group *g, struct manifest **ret)
 		r = manifest_parse(text.data, text.len, ret, NULL);
 	buf_release(&text);
 	return r == -EBADMSG ? -EUCLEAN : r;
+}
+
+int tree_manifest_read(struct weight_group *g, struct manifest **ret)
+{
+	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
+	int r = weight_group_metadata(g, &m);
+
+	if (r < 0)
+		return r;
+	r = read_manifest(g, m, ret);
+	tree_loss_note(g, r);
+	return r;
 }
 
 /* ---- Objects ---- */

@@ -21,6 +21,7 @@
  *	tree_pin.c	files that are held in memory, or brought there
  *	tree_trust.c	whether the bytes of a published file may be served
  *	tree_verify.c	finding that out, and mending what can be mended
+ *	tree_lost.c	groups whose directory or manifest is gone
  *	tree_wait.c	operations and waits as users see them
  *	tree_policy.c	policies of revisions, and of those to come
  *	tree_claim.c	replacing one generation by another
@@ -103,6 +104,15 @@ static inline int errno_of(int rc)
 static inline void tree_proc_fd(int fd, char ret[static TREE_PROC_FD_LEN])
 {
 	(void)snprintf(ret, TREE_PROC_FD_LEN, "/proc/self/fd/%d", fd);
+}
+
+#define TREE_GROUP_PATH_LEN (2 + 1 + DIGEST_HEX_LEN + 1)
+
+/* "<2 hex>/<hash>", the directory of a group relative to STORE/groups. */
+static inline void tree_group_dir(const char *hex,
+				  char ret[static TREE_GROUP_PATH_LEN])
+{
+	(void)snprintf(ret, TREE_GROUP_PATH_LEN, "%.2s/%s", hex, hex);
 }
 
 struct inode_key {
@@ -289,6 +299,13 @@ struct tree_content {
 	uint64_t bytes;
 };
 
+/* What is gone of a published group as a whole. */
+enum tree_loss {
+	TREE_LOSS_NONE,
+	TREE_LOSS_MANIFEST, /* so that nothing can be verified */
+	TREE_LOSS_ALL,      /* and there is no file, either */
+};
+
 struct upkeep;
 
 struct weight_group {
@@ -300,6 +317,7 @@ struct weight_group {
 	bool hidden;  /* [lock] from the mount: a writer's, not published yet */
 	int dirfd;    /* of the group's directory, O_PATH */
 	int files_fd; /* of files/ in it, O_PATH */
+	bool remade;  /* files/ was gone, and is there anew */
 	struct list files; /* [lock] all weight_files of this group */
 
 	pthread_cond_t changed; /* of anything below, broadcast */
@@ -338,11 +356,12 @@ struct weight_group {
 	struct list in_leased; /* store->leased while lease_id != 0 */
 
 	/* [lock] Of a published group. */
-	struct stamps *stamps;        /* NULL: not read yet */
-	uint64_t stamps_saved_ms;     /* monotonic; 0: never */
-	struct list damages;          /* struct tree_damage */
-	char *damage_text;            /* NULL: whole */
-	bool damage_ref;              /* a reference of its own while damaged */
+	struct stamps *stamps;    /* NULL: not read yet */
+	uint64_t stamps_saved_ms; /* monotonic; 0: never */
+	struct list damages;      /* struct tree_damage */
+	char *damage_text;        /* NULL: whole */
+	bool damage_ref;          /* a reference of its own while damaged */
+	enum tree_loss loss;
 	struct tree_content *content; /* weak */
 	struct upkeep *upkeep;        /* what goes on with it; weak */
 	struct pin_file *manifest_pin;
@@ -405,6 +424,7 @@ struct weight_store {
 	struct list staged_pins; /* [lock] staged files that are pinned */
 	struct upkeeper *upkeeper;
 	struct reconciler *reconciler;
+	bool payload_missing; /* of some revisions, as the start has seen */
 	bool settled;         /* [lock] leases of before were looked at */
 	unsigned jobs;        /* [lock] digest jobs running */
 	unsigned background;  /* [lock] deletions, syncs that still run */
@@ -485,6 +505,8 @@ int tree_group_sync_places(struct weight_group *g);
 int tree_group_path(struct weight_group *g, struct buf *ret);
 /* Removes a staged tree that nobody has touched for so long. -EBUSY. */
 int tree_group_expire(struct weight_group *g, uint64_t idle_ms);
+/* Into the group's directory, for people: whose it is. */
+int tree_group_write_identity(int dirfd, const struct weight_identity *id);
 /* Removes what is left of an emptied or abandoned group's directory. */
 int tree_group_rmdir(struct weight_store *s, const char *hex);
 void tree_unpark_locked(struct weight_group *g);
@@ -712,6 +734,23 @@ int tree_sync_dirs(struct weight_group *g, const struct tree_content *c);
 int tree_check_names(struct weight_group *g, const struct tree_content *c,
 		     struct buf *why);
 
+/* ---- tree_lost.c ---- */
+
+bool tree_group_has_dir(struct weight_store *s,
+			const struct weight_identity *id);
+/*
+ * Opens dirfd and files_fd. Those of a published group that are gone are made
+ * again, empty.
+ */
+int tree_group_open_dirs(struct weight_group *g, bool published);
+/* Of a published one that has just come into memory: is its manifest there? */
+void tree_loss_look(struct weight_group *g);
+/* Reading the manifest has answered so. */
+void tree_loss_note(struct weight_group *g, int r);
+/* Whether it is still lost; reads the manifest. */
+bool tree_loss_look_again(struct weight_group *g);
+enum tree_loss tree_group_loss(struct weight_group *g);
+
 /* ---- upkeep.c ---- */
 
 int upkeep_new(struct weight_store *s);
@@ -739,7 +778,7 @@ uint64_t upkeep_oldest_ms(struct weight_store *s);
 enum upkeep_pending {
 	UPKEEP_IDLE,
 	UPKEEP_BUSY,
-	UPKEEP_STUCK, /* for lack of memory */
+	UPKEEP_STUCK, /* for lack of memory, or of its payload */
 };
 enum upkeep_pending upkeep_pending_locked(struct weight_group *g);
 /* Whether that goes on only when somebody else does something. Lock held. */

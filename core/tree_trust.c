@@ -233,7 +233,7 @@ bool tree_group_is_damaged(struct weight_group *g)
 	bool damaged;
 
 	store_lock(g->store);
-	damaged = !list_empty(&g->damages);
+	damaged = !list_empty(&g->damages) || g->loss != TREE_LOSS_NONE;
 	store_unlock(g->store);
 	return damaged;
 }
@@ -471,10 +471,11 @@ int weight_group_damage(struct weight_group *group, struct buf *ret)
 
 	store_lock(group->store);
 	if (group->damage_text)
-		r = buf_printf(ret,
-			       "%s; put good files back with weightctl "
-			       "repair",
-			       group->damage_text);
+		r = buf_printf(ret, "%s%s", group->damage_text,
+			       group->loss != TREE_LOSS_NONE ?
+				       "" :
+				       "; put good files back with weightctl "
+				       "repair");
 	store_unlock(group->store);
 	return r;
 }

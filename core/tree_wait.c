@@ -100,6 +100,7 @@ int weight_group_residence(struct weight_group *group,
 	struct weight_residence found = { 0 };
 	struct pinned sum = { 0 };
 	uint64_t total;
+	bool absent;
 	int r = 0;
 
 	store_lock(s);
@@ -117,8 +118,11 @@ int weight_group_residence(struct weight_group *group,
 				&sum);
 	if (group->manifest_pin)
 		sum.granules += pins_file_pinned_bytes(group->manifest_pin);
+	absent = group->loss == TREE_LOSS_ALL;
 	store_unlock(s);
-	if (total > 0)
+	if (absent)
+		found.residency = WEIGHT_ABSENT;
+	else if (total > 0)
 		conclude(&sum, total, &found);
 	*ret = found;
 	return 0;
@@ -223,6 +227,10 @@ int tree_group_migrate(struct weight_group *group, enum weight_residency target,
 	}
 	if (weight_group_state(group) != WEIGHT_GROUP_PUBLISHED)
 		return -ENOENT;
+	if (tree_group_loss(group) != TREE_LOSS_NONE) {
+		(void)weight_group_damage(group, why);
+		return -EIO;
+	}
 	r = tree_may_move(s, target, why);
 	if (r < 0)
 		return r;

@@ -366,6 +366,7 @@ static int gather(struct upkeep *u, struct weight_metadata **ret_m,
 	f.residency = truth.residency;
 	f.ratio = truth.hot_ratio;
 	f.damaged = tree_group_is_damaged(u->g);
+	f.lost = tree_group_loss(u->g) != TREE_LOSS_NONE;
 	/* What is durable is believed until somebody opens it. */
 	f.suspect =
 		(!m->durable || f.degraded) && !tree_trust_is_complete(u->g);
@@ -619,14 +620,16 @@ static void submit_locked(struct upkeeper *k, struct upkeep *u)
 	workers_submit(k->store->tenders, &u->work);
 }
 
-static bool needs_upkeep(const struct weight_store *s,
+static bool needs_upkeep(struct weight_store *s,
 			 const struct weight_metadata *m)
 {
 	if (m->availability != WEIGHT_READY &&
 	    m->availability != WEIGHT_DEGRADED)
 		return false;
 	return m->availability == WEIGHT_DEGRADED || m->operation_id != 0 ||
-	       m->residency != WEIGHT_COLD || (!m->durable && store_is_kept(s));
+	       m->residency != WEIGHT_COLD ||
+	       (!m->durable && store_is_kept(s)) ||
+	       (s->payload_missing && !tree_group_has_dir(s, &m->identity));
 }
 
 static int want_identity(struct weight_store *s,
@@ -879,7 +882,8 @@ enum upkeep_pending upkeep_pending_locked(struct weight_group *g)
 	if (!u)
 		return UPKEEP_IDLE;
 	/* One that is due is about to find out whether it still is. */
-	return u->no_memory && u->doing == UPKEEP_WAIT && !u->running &&
+	return (u->no_memory || g->loss != TREE_LOSS_NONE) &&
+			       u->doing == UPKEEP_WAIT && !u->running &&
 			       u->due_ms > clock_monotonic_ms() ?
 		       UPKEEP_STUCK :
 		       UPKEEP_BUSY;

@@ -137,12 +137,27 @@ static int repair_object(const struct tree_check *check, size_t object)
 	return r < 0 ? r : tree_repair_object(check, object);
 }
 
+/* Asked for once: what couldn't be done waits for the next time. */
+static void wish_is_done(struct upkeep *u, bool scrub_too)
+{
+	store_lock(u->g->store);
+	u->repair = false;
+	u->scrub = u->scrub && !scrub_too;
+	store_unlock(u->g->store);
+}
+
 int upkeep_repair(struct upkeep *u, const struct weight_metadata *m)
 {
 	struct tree_check check;
-	int r = begin_check(u);
+	int r;
 
 	(void)m;
+	if (tree_group_loss(u->g) != TREE_LOSS_NONE &&
+	    tree_loss_look_again(u->g)) {
+		wish_is_done(u, true);
+		return 0;
+	}
+	r = begin_check(u);
 	if (r < 0)
 		return try_later(u, r);
 	check = check_of(u, NULL);
@@ -154,10 +169,7 @@ int upkeep_repair(struct upkeep *u, const struct weight_metadata *m)
 	step("repair: saved");
 	if (r == 0 && u->at < u->content->count)
 		return 0;
-	/* Asked for once: what couldn't be mended waits for the next time. */
-	store_lock(u->g->store);
-	u->repair = false;
-	store_unlock(u->g->store);
+	wish_is_done(u, false);
 	u->at = 0;
 	return r;
 }

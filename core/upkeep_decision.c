@@ -2,14 +2,15 @@
 #include "core/upkeep_decision.h"
 
 /*
- * The truth on record. What was in memory and is wanted there doesn't get lost
- * by that: it becomes an operation.
+ * The truth on record. What was in memory, or may have been before all of it was
+ * gone, and is wanted there doesn't get lost by that: it becomes an operation.
  */
 static enum upkeep_action record(const struct upkeep_facts *f)
 {
-	bool comes_back = f->recorded == WEIGHT_HOT &&
-			  f->residency != WEIGHT_HOT && !f->operates &&
-			  f->prefers_hot && f->can_pin;
+	bool comes_back =
+		(f->recorded == WEIGHT_HOT || f->recorded == WEIGHT_ABSENT) &&
+		f->residency != WEIGHT_HOT && !f->operates && f->prefers_hot &&
+		f->can_pin;
 
 	return comes_back ? UPKEEP_START_OPERATION : UPKEEP_RECORD;
 }
@@ -91,6 +92,20 @@ static enum upkeep_action decide_scrub(const struct upkeep_facts *f)
 	return f->check_waits ? UPKEEP_WAIT : UPKEEP_SCRUB;
 }
 
+/*
+ * What is lost can be neither read nor verified: it is on record, and when
+ * somebody says that it was put back, that is looked at.
+ */
+static enum upkeep_action decide_lost(const struct upkeep_facts *f)
+{
+	if (f->repair || f->scrub)
+		return UPKEEP_REPAIR;
+	if (!f->degraded || f->recorded != f->residency ||
+	    f->recorded_ratio != f->ratio)
+		return UPKEEP_RECORD;
+	return f->operates ? UPKEEP_WAIT : UPKEEP_NOTHING;
+}
+
 enum upkeep_action upkeep_decide(const struct upkeep_facts *f)
 {
 	enum upkeep_action (*const rules[])(const struct upkeep_facts *f) = {
@@ -99,6 +114,8 @@ enum upkeep_action upkeep_decide(const struct upkeep_facts *f)
 	};
 	bool waits = false;
 
+	if (f->lost)
+		return decide_lost(f);
 	/* What has to wait doesn't keep the others from going on. */
 	for (size_t i = 0; i < sizeof(rules) / sizeof(*rules); i++) {
 		enum upkeep_action action = rules[i](f);

@@ -46,6 +46,7 @@ struct upkeep_facts {
 	enum weight_residency residency;
 	double ratio;
 	bool damaged; /* something of it is lost */
+	bool lost;    /* its manifest is, or all of it: nothing can be done */
 	bool suspect; /* something of it has to be read first */
 	bool held;    /* somebody reads it, or has a lease */
 

@@ -56,7 +56,9 @@ static bool look(struct weight_group *g, struct look *ret, struct buf *stuck)
 		/* One that lacks memory doesn't keep the others from it. */
 		ret->beside = u->no_memory && u->doing != UPKEEP_PIN &&
 			      doings[u->doing].bytes;
-		if (u->stuck)
+		if (g->loss != TREE_LOSS_NONE && g->damage_text)
+			(void)buf_printf(stuck, "%s", g->damage_text);
+		else if (u->stuck)
 			(void)buf_printf(stuck, "%s", u->stuck);
 	}
 	store_unlock(g->store);

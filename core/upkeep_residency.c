@@ -707,6 +707,18 @@ int upkeep_start_operation(struct upkeep *u, const struct weight_metadata *m)
 	return r < 0 ? r : upkeep_record(u, m);
 }
 
+/* Damage to single files has been told of where it was found. */
+static void tell_of_loss(struct weight_group *g)
+{
+	cleanup(buf_release) struct buf text = BUF_INIT;
+
+	if (tree_group_loss(g) != TREE_LOSS_NONE &&
+	    weight_group_damage(g, &text) == 0)
+		log_info("generation %llu is damaged: %s",
+			 (unsigned long long)g->identity->generation,
+			 text.data);
+}
+
 int upkeep_record(struct upkeep *u, const struct weight_metadata *m)
 {
 	struct weight_observation seen = {
@@ -727,5 +739,7 @@ int upkeep_record(struct upkeep *u, const struct weight_metadata *m)
 	r = wms_observe(u->g->store->records, &m->identity, &seen, 0,
 			clock_realtime_ms(), NULL);
 	step("record: observed");
+	if (r == 0 && m->availability != seen.availability)
+		tell_of_loss(u->g);
 	return r;
 }

@@ -475,7 +475,12 @@ mode_t weight_file_type(const struct weight_file *file); /* S_IFREG, … */
 /* The group it is in. Changes only by a rename between staging trees. */
 struct weight_group *weight_file_group(struct weight_file *file); /* +1 ref */
 
-/* Fast. Errors: -ENOENT, -ENOTDIR, -EMFILE. */
+/*
+ * Whether all of the payload that it belongs to is gone, so that an empty
+ * directory isn't what was published. Fast.
+ */
+bool weight_file_is_absent(struct weight_file *file);
+/* Fast. Errors: -ENOENT, -ENOTDIR, -EMFILE; -EIO it is absent. */
 int weight_file_lookup(struct weight_file *dir, const char *name,
 		       struct weight_file **ret);
 int weight_file_stat(struct weight_file *file, struct stat *ret); /* fast */

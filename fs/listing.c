@@ -129,7 +129,9 @@ static int add_dir(struct listing *l)
 
 static int add_file(struct listing *l)
 {
-	int r = add_real(l, weight_file_fd(l->node->file));
+	int r = weight_file_is_absent(l->node->file) ?
+			-EIO :
+			add_real(l, weight_file_fd(l->node->file));
 
 	if (r == 0 && l->node->group_root &&
 	    l->fs->config->control == CONFIG_CONTROL_VISIBLE &&

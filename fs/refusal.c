@@ -52,9 +52,20 @@ static void keep(struct fs *fs, struct node *node, const char *why)
 	node_unref(fs, dir, 1);
 }
 
+/* For the log: `error` says so anyway, for as long as it is true. */
+static void describe_damage(struct node *node, struct buf *ret)
+{
+	cleanup(weight_group_unref_cleanup) struct weight_group *group =
+		node_group(node);
+
+	if (group && weight_group_state(group) == WEIGHT_GROUP_PUBLISHED)
+		(void)weight_group_damage(group, ret);
+}
+
 void refusal_note(struct fs *fs, int err, struct node *node, const char *name,
 		  const char *why)
 {
+	cleanup(buf_release) struct buf damage = BUF_INIT;
 	struct buf path = BUF_INIT;
 
 	if (err == -EROFS)
@@ -68,6 +79,10 @@ void refusal_note(struct fs *fs, int err, struct node *node, const char *name,
 	node_path(fs, node, name, &path);
 	if (why[0] != '\0')
 		keep(fs, node, why);
+	else if (err == -EIO || err == -EUCLEAN)
+		describe_damage(node, &damage);
+	if (damage.len > 0)
+		why = damage.data;
 	if (is_trouble(err))
 		log_warn(err, "'%s'%s%s", path.data, why[0] ? ": " : "", why);
 	else

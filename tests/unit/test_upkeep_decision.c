@@ -99,6 +99,17 @@ RULE(cold, recorded_cold(f); is_cold(f))
 RULE(scrub, f->scrub = true)
 RULE(scrub_later, f->scrub = true; f->check_waits = true)
 RULE(scrub_not_durable, f->scrub = true; f->durable = false)
+RULE(lost, f->lost = f->damaged = f->suspect = true)
+RULE(lost_and_gone, lost(f); f->residency = WEIGHT_ABSENT; f->ratio = 0.0;
+     f->degraded = true)
+RULE(lost_on_record, lost(f); f->degraded = true; f->durable = false)
+RULE(lost_moving, lost_on_record(f); f->operates = true)
+RULE(lost_put_back, lost_on_record(f); f->repair = true)
+RULE(found_again,
+     f->degraded = true; f->durable = false; is_cold(f);
+     f->recorded = WEIGHT_ABSENT; f->recorded_ratio = 0.0)
+RULE(found_again_manual, found_again(f); f->prefers_hot = false)
+RULE(lost_scrub, lost_on_record(f); f->scrub = true)
 
 static const struct {
 	const char *name;
@@ -117,6 +128,14 @@ static const struct {
 	ROW(damaged_and_out_of_memory, START_OPERATION),
 	ROW(known_damage, NOTHING),
 	ROW(mended, RECORD),
+	ROW(lost, RECORD),
+	ROW(lost_and_gone, RECORD),
+	ROW(lost_on_record, NOTHING),
+	ROW(lost_moving, WAIT),
+	ROW(lost_put_back, REPAIR),
+	ROW(lost_scrub, REPAIR),
+	ROW(found_again, START_OPERATION),
+	ROW(found_again_manual, RECORD),
 	ROW(repair, REPAIR),
 	ROW(to_cold, UNPIN),
 	ROW(to_cold_held, WAIT),
@@ -193,10 +212,12 @@ static void set_flags(struct upkeep_facts *f, unsigned *n)
 		&f->held,        &f->repair,          &f->scrub,
 		&f->pin_waits,   &f->check_waits,     &f->write_back_waits,
 		&f->can_pin,     &f->must_be_durable, &f->turn_taken,
+		&f->lost,
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(flags); i++)
 		*flags[i] = digit(n, 2);
+	f->damaged |= f->lost;
 }
 
 /* The nth combination; false: there are no more. */
@@ -227,6 +248,8 @@ static bool is_recorded(const struct upkeep_facts *f)
 /* Why an action is right, or at least not wrong. */
 static bool is_allowed(const struct upkeep_facts *f, enum upkeep_action action)
 {
+	if (f->lost && action > UPKEEP_RECORD && action != UPKEEP_REPAIR)
+		return false;
 	switch (action) {
 	case UPKEEP_NOTHING:
 	case UPKEEP_WAIT:
@@ -236,7 +259,7 @@ static bool is_allowed(const struct upkeep_facts *f, enum upkeep_action action)
 	case UPKEEP_VERIFY:
 		return f->suspect && !f->check_waits;
 	case UPKEEP_REPAIR:
-		return f->repair;
+		return f->repair || (f->scrub && f->lost);
 	case UPKEEP_PIN:
 		return !f->pin_waits && !f->turn_taken &&
 		       f->residency != WEIGHT_HOT &&
@@ -265,16 +288,17 @@ static bool is_allowed(const struct upkeep_facts *f, enum upkeep_action action)
 /* Nobody waits for nothing. */
 static bool may_wait(const struct upkeep_facts *f)
 {
-	return f->pin_waits || f->turn_taken || f->check_waits ||
-	       f->write_back_waits ||
+	return (f->lost && f->operates) || f->pin_waits || f->turn_taken ||
+	       f->check_waits || f->write_back_waits ||
 	       (f->operates && (f->target == WEIGHT_MIXED ||
 				(f->target == WEIGHT_COLD && f->held)));
 }
 
 static bool is_settled(const struct upkeep_facts *f)
 {
-	return !f->operates && !f->repair && !f->scrub && !f->suspect &&
-	       f->degraded == f->damaged && is_recorded(f) &&
+	return !f->operates && !f->repair && !f->scrub &&
+	       (!f->suspect || f->lost) && f->degraded == f->damaged &&
+	       is_recorded(f) &&
 	       (f->durable || f->damaged || !f->must_be_durable);
 }
 
@@ -315,7 +339,7 @@ START_TEST(when_everything_waits_only_records_are_written)
 		enum upkeep_action action = upkeep_decide(&f);
 
 		if (!f.pin_waits || !f.check_waits || !f.write_back_waits ||
-		    !f.held || f.repair)
+		    !f.held || f.repair || (f.lost && f.scrub))
 			continue;
 		if (action != UPKEEP_NOTHING && action != UPKEEP_WAIT &&
 		    action != UPKEEP_RECORD && action != UPKEEP_FINISH &&
@@ -344,7 +368,7 @@ static void apply(struct upkeep_facts *f, enum upkeep_action action)
 		f->suspect = false;
 		break;
 	case UPKEEP_REPAIR:
-		f->repair = f->suspect = f->damaged = false;
+		f->repair = f->suspect = f->damaged = f->lost = false;
 		break;
 	case UPKEEP_PIN:
 		f->residency = WEIGHT_HOT;
@@ -397,7 +421,7 @@ START_TEST(what_waits_goes_on_when_it_may)
 	for (unsigned n = 0; nth_facts(n, &f); n++) {
 		f.pin_waits = f.check_waits = f.write_back_waits = false;
 		f.held = f.turn_taken = false;
-		if (f.operates && f.target == WEIGHT_MIXED)
+		if (f.operates && (f.target == WEIGHT_MIXED || f.lost))
 			continue;
 		for (unsigned i = 0; i < STEPS_MAX; i++)
 			apply(&f, upkeep_decide(&f));
