@@ -25,6 +25,7 @@
 
 /* What a round may be told to take, and what a log has to keep. */
 #define ROUND_MEMBERS_MAX 1000000000
+#define METADATA_LIMIT_MIN ((uint64_t)1 << 20)
 #define OPLOG_KEEP_MIN 1000
 #define OPLOG_KEEP_MAX 1000000000
 
@@ -237,6 +238,11 @@ static const struct config_option options[] = {
 	  .initial = "off", .bare = "on",
 	  .help = "Likewise, what it says of replacements of one generation "
 		  "by another." },
+	{ "metadata_limit", &config_type_size, AT(metadata_limit_bytes),
+	  .min = METADATA_LIMIT_MIN, .max = CONFIG_METADATA_LIMIT_MAX,
+	  .initial = "64G",
+	  .help = "How large the metadata of the store may become. What is "
+		  "published then is refused with ENOSPC." },
 	{ "oplog_keep", &config_type_count, AT(oplog_keep),
 	  .min = OPLOG_KEEP_MIN, .max = OPLOG_KEEP_MAX, .initial = "65536",
 	  .help = "Entries of the operation log that are kept; older ones "

@@ -79,6 +79,8 @@ enum config_log {
 	CONFIG_LOG_FILE,
 };
 
+#define CONFIG_METADATA_LIMIT_MAX ((uint64_t)64 << 30)
+
 struct config {
 	uint64_t memory_bytes;   /* 0: see config_memory_bytes() */
 	uint64_t headroom_bytes; /* of memory_bytes */
@@ -109,6 +111,7 @@ struct config {
 	double eviction_ratio;                /* as this */
 	bool management_oplog_confirmed;
 	bool lineage_oplog_confirmed;
+	uint64_t metadata_limit_bytes;
 	uint64_t oplog_keep;        /* entries */
 	char config_file[PATH_MAX]; /* absolute; "": none */
 };

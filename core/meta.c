@@ -59,6 +59,7 @@ struct meta {
 	size_t bytes_max;
 	size_t mapped;      /* changed under both locks */
 	uint64_t allocated; /* under write_lock */
+	bool limited;       /* by bytes_max, the last update; likewise */
 	bool unmapped;      /* the mapping was lost; under map_lock */
 	bool read_only;
 };
@@ -255,7 +256,8 @@ static int grow_locked(struct meta *m, enum meta_purpose purpose)
 
 	if (purpose == META_RESERVED)
 		limit += META_RESERVE_BYTES_MIN;
-	if (m->mapped >= limit)
+	m->limited = m->mapped >= limit;
+	if (m->limited)
 		return log_debug(-ENOSPC, "limit of %zu bytes", limit);
 
 	more = limit - m->mapped;
@@ -364,6 +366,7 @@ static int update_locked(struct meta *m, enum meta_purpose purpose,
 	bool map_full;
 	int r;
 
+	m->limited = false;
 	r = reserve_locked(m);
 	if (meta_disk_is_full(r) && purpose == META_NORMAL)
 		return log_debug(r, "the rest is for removals");
@@ -595,6 +598,10 @@ void meta_space_get(struct meta *m, struct meta_space *ret)
 	pthread_mutex_lock(&m->write_lock);
 	ret->used_bytes = env_used_bytes(m->env);
 	ret->allocated_bytes = m->allocated;
+	ret->limit_bytes = m->bytes_max;
+	ret->limited = m->limited;
+	ret->tight = ret->used_bytes >= m->bytes_max ||
+		     m->allocated < ret->used_bytes + META_RESERVE_BYTES_MIN;
 	ret->mapped_bytes = m->mapped;
 	pthread_mutex_unlock(&m->write_lock);
 }
@@ -904,6 +911,9 @@ static int setup_write(struct meta *m, const char *dir)
 	r = file_open(m, dir, mapsize, DBS_CREATE);
 	if (r < 0)
 		return r;
+	/* What is there already may go, which needs room, too. */
+	if (m->bytes_max < env_used_bytes(m->env))
+		m->bytes_max = env_used_bytes(m->env);
 	/* Slots of readers that were killed would keep pages from reuse. */
 	(void)mdb_reader_check(m->env, &dead);
 	/* A full disk is no reason not to start. */

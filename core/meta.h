@@ -30,6 +30,7 @@
 #ifndef CORE_META_H
 #define CORE_META_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -78,7 +79,8 @@ struct meta_bytes {
 /*
  * Opens the database in directory dir, which is made (mode 0700) when it is
  * absent. A database is made when there is none, as a whole or not at all.
- * bytes_max is the limit of the data file, at most META_BYTES_MAX. A database
+ * bytes_max is the limit of the data file, at most META_BYTES_MAX; one that is
+ * larger already doesn't grow. A database
  * that is there is first read by a child process, since LMDB ends a process
  * that meets a bad page. So call this before there are other threads.
  *
@@ -167,6 +169,9 @@ struct meta_space {
 	uint64_t used_bytes;      /* of the file, free pages inside included */
 	uint64_t allocated_bytes; /* known to be allocated ahead */
 	uint64_t mapped_bytes;
+	uint64_t limit_bytes;
+	bool limited; /* the last update failed since the limit is reached */
+	bool tight;   /* what is left is for META_RESERVED, or nearly so */
 };
 void meta_space_get(struct meta *m, struct meta_space *ret);
 

@@ -559,7 +559,7 @@ static int decide(struct attempt *a, const struct weight_publication *p)
 				  a->why);
 	(void)pthread_mutex_unlock(&s->namespace_lock);
 	step("publish: decided");
-	return r;
+	return wms_say_no_room(s->records, r, a->why);
 }
 
 static int commit(struct attempt *a, const struct publish_result *result)

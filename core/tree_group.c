@@ -679,7 +679,7 @@ static int stage_locked(struct weight_dir *lineage,
 	if ((r = weight_group_hex(id, hex)) < 0 ||
 	    (r = lineage_check(lineage)) < 0 ||
 	    (r = wms_stage(s->records, id, clock_realtime_ms(), why)) < 0)
-		return r;
+		return wms_say_no_room(s->records, r, why);
 	r = tree_group_mkdir(s, hex, id, mode, caller);
 	if (r == 0)
 		r = group_load(s, id, lineage, WEIGHT_GROUP_STAGED, ret);

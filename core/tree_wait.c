@@ -245,6 +245,7 @@ int tree_group_migrate(struct weight_group *group, enum weight_residency target,
 	if (r == 0 && ret_operation_id)
 		*ret_operation_id = op->operation_id;
 	weight_operation_free(op);
+	(void)wms_say_no_room(s->records, r, why);
 	if (r == -ECANCELED && why->len == 0)
 		(void)buf_printf(why, "its metadata_generation is another one "
 				      "than was asked for");

@@ -18,6 +18,8 @@
 #define STATE_OPLOG_NEXT "oplog_next"
 /* Oldest entries that go with each new one, so that a lower limit is reached. */
 #define TRIM_BATCH 2
+/* And where there is no room for a new one. */
+#define ROOM_BATCH 64
 
 /* ---- Adding ---- */
 
@@ -42,14 +44,14 @@ int wms_oplog_begin(struct meta_txn *txn, uint64_t next)
 }
 
 /* Removes oldest entries until there are no more than `keep`, or some went. */
-static int trim(struct meta_txn *txn, uint64_t keep,
+static int trim(struct meta_txn *txn, uint64_t keep, int batch,
 		const struct wms_oplog_state *state)
 {
 	unsigned char key[WMS_U64_LEN];
 	uint64_t first = state->first;
 	int r = 0;
 
-	for (int i = 0; i < TRIM_BATCH && r == 0 && state->next - first > keep;
+	for (int i = 0; i < batch && r == 0 && state->next - first > keep;
 	     i++) {
 		wms_u64_key(first++, key);
 		r = meta_delete(txn, META_DB_OPLOG, key, sizeof(key));
@@ -60,6 +62,35 @@ static int trim(struct meta_txn *txn, uint64_t keep,
 	if (r < 0 || first == state->first)
 		return r;
 	return wms_state_put(txn, STATE_OPLOG_FIRST, first);
+}
+
+/*
+ * Without room the log gets shorter with each entry, so that what is kept for
+ * leases and removals lasts. Who follows a log has to get all of it.
+ */
+static uint64_t entries_kept(const struct weight_metadata_store *store)
+{
+	return atomic_load(&store->is_short) && !store->options.replicated ?
+		       1 :
+		       store->options.oplog_keep;
+}
+
+static int make_room_body(struct meta_txn *txn, void *arg)
+{
+	struct wms_oplog_state state;
+	int r = state_read(txn, &state);
+
+	(void)arg;
+	if (r == 0 && state.next - state.first <= 1)
+		r = -ENOSPC;
+	return r < 0 ? r : trim(txn, 1, ROOM_BATCH, &state);
+}
+
+int wms_oplog_make_room(struct weight_metadata_store *store)
+{
+	if (store->options.replicated)
+		return -ENOSPC;
+	return meta_update(store->meta, META_RESERVED, make_room_body, NULL);
 }
 
 /* Adds the bytes of an entry that has the sequence which comes next. */
@@ -78,7 +109,7 @@ static int append(const struct weight_metadata_store *store,
 		return r;
 	state->next++;
 	r = wms_state_put(txn, STATE_OPLOG_NEXT, state->next);
-	return r < 0 ? r : trim(txn, store->options.oplog_keep, state);
+	return r < 0 ? r : trim(txn, entries_kept(store), TRIM_BATCH, state);
 }
 
 /* Fails closed: who follows the log may not know such entries. */

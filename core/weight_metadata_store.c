@@ -68,10 +68,11 @@ static int schema_look(struct weight_metadata_store *store)
 	return r < 0 ? r : schema_read(txn, store);
 }
 
-static int open_as(const char *dir, bool read_only,
+static int open_as(const char *dir, bool read_only, size_t bytes_max,
 		   struct weight_metadata_store **ret, struct buf *why)
 {
 	cleanup(wms_close_cleanup) struct weight_metadata_store *store = NULL;
+	struct meta_space space;
 	int r;
 
 	store = calloc(1, sizeof(*store));
@@ -79,7 +80,7 @@ static int open_as(const char *dir, bool read_only,
 		return -ENOMEM;
 	store->options.oplog_keep = WMS_OPLOG_KEEP_DEFAULT;
 	r = read_only ? meta_open_read(dir, &store->meta, why) :
-			meta_open(dir, META_BYTES_MAX, &store->meta, why);
+			meta_open(dir, bytes_max, &store->meta, why);
 	if (r < 0)
 		return r;
 	r = read_only ? schema_look(store) :
@@ -93,6 +94,8 @@ static int open_as(const char *dir, bool read_only,
 	}
 	if (!read_only)
 		store->schema = WMS_SCHEMA_VERSION;
+	meta_space_get(store->meta, &space);
+	atomic_init(&store->is_short, space.tight);
 	*ret = take_ptr(store);
 	return 0;
 }
@@ -100,13 +103,19 @@ static int open_as(const char *dir, bool read_only,
 int wms_open(const char *dir, struct weight_metadata_store **ret,
 	     struct buf *why)
 {
-	return open_as(dir, false, ret, why);
+	return open_as(dir, false, META_BYTES_MAX, ret, why);
+}
+
+int wms_open_within(const char *dir, size_t bytes_max,
+		    struct weight_metadata_store **ret, struct buf *why)
+{
+	return open_as(dir, false, bytes_max, ret, why);
 }
 
 int wms_open_read(const char *dir, struct weight_metadata_store **ret,
 		  struct buf *why)
 {
-	return open_as(dir, true, ret, why);
+	return open_as(dir, true, META_BYTES_MAX, ret, why);
 }
 
 void wms_close(struct weight_metadata_store *store)
@@ -122,6 +131,27 @@ void wms_configure(struct weight_metadata_store *store,
 {
 	assert(options->oplog_keep > 0);
 	store->options = *options;
+}
+
+int wms_say_no_room(struct weight_metadata_store *store, int r, struct buf *why)
+{
+	struct meta_space space;
+
+	if ((r != -ENOSPC && r != -EDQUOT) || !why || why->len > 0)
+		return r;
+	meta_space_get(store->meta, &space);
+	if (space.limited)
+		(void)buf_printf(why,
+				 "the metadata has reached its limit of %llu "
+				 "MiB; remove revisions, or raise the option "
+				 "metadata_limit and mount again",
+				 (unsigned long long)(space.limit_bytes >> 20));
+	else
+		(void)buf_printf(why,
+				 "the disk of the store has no room for its "
+				 "record: %s",
+				 strerrordesc_np(-r));
+	return r;
 }
 
 bool wms_is_new(const struct weight_metadata_store *store)

@@ -72,6 +72,9 @@ struct weight_metadata_store;
 /* Opens the store in directory dir. Errors: as meta_open(). */
 int wms_open(const char *dir, struct weight_metadata_store **ret,
 	     struct buf *why);
+/* With another limit of the data file than META_BYTES_MAX. */
+int wms_open_within(const char *dir, size_t bytes_max,
+		    struct weight_metadata_store **ret, struct buf *why);
 /*
  * Opens it to be read only. Nothing on the disk changes, and one that an older
  * version wrote stays as it is. Errors: as meta_open_read(); of every mutation
@@ -98,6 +101,13 @@ struct wms_options {
 #define WMS_OPLOG_KEEP_DEFAULT 65536
 void wms_configure(struct weight_metadata_store *store,
 		   const struct wms_options *options);
+
+/*
+ * A mutation has answered r. Where that is for want of room, and nobody has
+ * said more about it, appends whether it is the disk or the limit. Returns r.
+ */
+int wms_say_no_room(struct weight_metadata_store *store, int r,
+		    struct buf *why);
 
 /*
  * Whether no boot had begun with it when it was opened. When payload is there

@@ -7,6 +7,8 @@
 #ifndef CORE_WEIGHT_METADATA_STORE_PRIV_H
 #define CORE_WEIGHT_METADATA_STORE_PRIV_H
 
+#include <stdatomic.h>
+
 #include "core/metrics.h"
 #include "core/oplog.h"
 #include "core/weight_metadata_store.h"
@@ -16,6 +18,8 @@ struct weight_metadata_store {
 	bool is_new;
 	uint64_t schema; /* of what is on the disk; 0: nothing ever was */
 	struct wms_options options;
+	/* The last change found no room, or only what is kept for others. */
+	atomic_bool is_short;
 };
 
 /* A body that found nothing to write; the transaction is dropped. */
@@ -161,6 +165,11 @@ int wms_log(const struct weight_metadata_store *store, struct meta_txn *txn,
 int wms_oplog_read(struct meta_txn *txn, uint64_t sequence,
 		   struct meta_bytes *ret);
 int wms_oplog_state_get(struct meta_txn *txn, struct wms_oplog_state *ret);
+/*
+ * Removes some of the oldest entries, in a transaction of its own. -ENOSPC: there
+ * are none, or somebody needs them.
+ */
+int wms_oplog_make_room(struct weight_metadata_store *store);
 /* The log begins, empty, with this sequence. */
 int wms_oplog_begin(struct meta_txn *txn, uint64_t next);
 

@@ -126,11 +126,22 @@ int wms_state_put(struct meta_txn *txn, const char *name, uint64_t value)
 			sizeof(le));
 }
 
+static bool is_full(int r)
+{
+	return r == -ENOSPC || r == -EDQUOT;
+}
+
 int wms_update(struct weight_metadata_store *store, enum meta_purpose purpose,
 	       meta_body_fn *body, void *arg)
 {
 	int r = meta_update(store->meta, purpose, body, arg);
 
+	/* What serves readers, or makes room, goes before what was. */
+	if (is_full(r) && purpose == META_RESERVED &&
+	    wms_oplog_make_room(store) == 0)
+		r = meta_update(store->meta, purpose, body, arg);
+	if (is_full(r) || (r == 0 && purpose == META_NORMAL))
+		atomic_store(&store->is_short, is_full(r));
 	step("metadata: committed");
 	return r == WMS_NOTHING_TO_WRITE ? 0 : r;
 }

@@ -174,6 +174,8 @@ static int must_be_empty(struct weight_store *s, const char *path,
 	return -EUCLEAN;
 }
 
+static_assert(CONFIG_METADATA_LIMIT_MAX <= META_BYTES_MAX, "it can be had");
+
 static int open_database(struct weight_store *s, const char *path,
 			 struct buf *why)
 {
@@ -190,7 +192,8 @@ static int open_database(struct weight_store *s, const char *path,
 	}
 	r = buf_printf(&meta, "%s/" STORE_META_NAME, path);
 	if (r == 0)
-		r = wms_open(meta.data, &s->records, why);
+		r = wms_open_within(meta.data, s->config->metadata_limit_bytes,
+				    &s->records, why);
 	buf_release(&meta);
 	if (r == 0 && wms_is_new(s->records))
 		r = must_be_empty(s, path, why);
