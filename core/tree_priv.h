@@ -785,6 +785,8 @@ enum upkeep_pending upkeep_pending_locked(struct weight_group *g);
 bool upkeep_is_waiting_locked(struct weight_group *g);
 /* Whether its operation may never end by itself. Lock held. */
 bool upkeep_may_give_way_locked(struct weight_group *g);
+/* Whether something of it failed and is tried again, and what. */
+bool upkeep_is_failing(struct weight_group *g, struct buf *why);
 /* Whether there may be more that is pending than is known yet. */
 bool upkeep_is_resuming(struct weight_store *s);
 /* One line about it. */

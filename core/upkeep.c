@@ -216,9 +216,18 @@ void upkeep_set_stuck(struct upkeep *u, bool no_memory, const char *sentence)
 	old = u->stuck;
 	u->stuck = fresh;
 	u->no_memory = sentence && no_memory;
+	u->failing = false;
 	(void)pthread_cond_broadcast(&u->g->changed);
 	store_unlock(u->g->store);
 	free(old);
+}
+
+void upkeep_set_failing(struct upkeep *u, const char *sentence)
+{
+	upkeep_set_stuck(u, false, sentence);
+	store_lock(u->g->store);
+	u->failing = true;
+	store_unlock(u->g->store);
 }
 
 bool upkeep_take_turn(struct upkeep *u)
@@ -446,7 +455,7 @@ static uint64_t round_failed(struct upkeep *u, int r)
 		       "looking after it failed: %s; trying again",
 		       strerrordesc_np(-r));
 	switch_to(u, UPKEEP_WAIT);
-	upkeep_set_stuck(u, false, sentence);
+	upkeep_set_failing(u, sentence);
 	u->round_failed = true;
 	return retry;
 }

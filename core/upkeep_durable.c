@@ -38,7 +38,7 @@ static int failed(struct upkeep *u, const char *what, const char *path, int r)
 	u->phase = PHASE_SYNC;
 	if (buf_printf(&why, "'%s' can't be %s: %s; trying again", path, what,
 		       strerrordesc_np(-r)) == 0) {
-		upkeep_set_stuck(u, false, why.data);
+		upkeep_set_failing(u, why.data);
 		weight_group_set_error(u->g, why.data);
 		u->write_back_failed = true;
 		(void)log_debug(r, "%s", why.data);

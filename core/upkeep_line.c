@@ -96,3 +96,15 @@ int upkeep_line(struct weight_group *g, struct buf *ret)
 						    seen.rate));
 	return r;
 }
+
+bool upkeep_is_failing(struct weight_group *g, struct buf *why)
+{
+	bool failing;
+
+	store_lock(g->store);
+	failing = g->upkeep && g->upkeep->failing;
+	if (failing && g->upkeep->stuck)
+		(void)buf_printf(why, "%s", g->upkeep->stuck);
+	store_unlock(g->store);
+	return failing;
+}

@@ -80,6 +80,7 @@ struct upkeep {
 	uint64_t begun_bytes; /* and how much was done then */
 	char *stuck;          /* why it can't go on, or NULL */
 	bool no_memory;       /* that is why */
+	bool failing; /* or this: something failed, and is tried again */
 };
 
 /* Somebody is in the way, which is no failure. */
@@ -122,6 +123,8 @@ uint64_t upkeep_retry_at(struct upkeep *u);
 
 /* It can't go on, for this reason; NULL: it can. */
 void upkeep_set_stuck(struct upkeep *u, bool no_memory, const char *sentence);
+/* The same, because something failed. */
+void upkeep_set_failing(struct upkeep *u, const char *sentence);
 
 /* Nothing is read ahead of it any more. */
 void upkeep_end_ahead(struct upkeep *u);

@@ -14,7 +14,8 @@
 #include "core/weight_key.h"
 #include "core/weight_store_priv.h"
 
-#define FOR_EVER_MS ((uint64_t)1 << 40)
+/* While its bytes get durable, how often it is asked whether they can. */
+#define SYNC_MS 1000
 /* Whether somebody else is about to remove the base shows within this. */
 #define HELD_MS 1000
 #define RETRY_MS 20
@@ -102,6 +103,22 @@ static int prepare(struct weight_store *s,
 
 /* ---- The claim ---- */
 
+/* The record alone; writer_begin() goes on from there. */
+static int restart_target(struct weight_writer *w,
+			  const struct weight_import *import, struct buf *why)
+{
+	const struct weight_import_request request = {
+		.identity = *w->plan->identity,
+		.payload_group_id = "",
+		.import = *import,
+		.by_claim = true,
+	};
+
+	metrics_add(METRIC_METADATA_COMMITS, 1);
+	return wms_import_begin(w->store->records, &request,
+				clock_realtime_ms(), NULL, why);
+}
+
 static int begin_claim(struct weight_writer *w,
 		       const struct weight_upsert_args *args,
 		       const struct weight_import *import,
@@ -128,6 +145,9 @@ static int begin_claim(struct weight_writer *w,
 			     why);
 	if (r == 0)
 		tree_claim_apply(s, l);
+	/* One that was interrupted must not be found without a target again. */
+	if (r == 0 && l->claim.phase == WEIGHT_TARGET_IMPORTING)
+		r = restart_target(w, import, why);
 	(void)pthread_mutex_unlock(&s->namespace_lock);
 	step("claim: begun");
 	if (r < 0)
@@ -352,13 +372,24 @@ int weight_upsert(struct weight_store *store,
 
 /* ---- The end ---- */
 
-/* A power loss must not take both. */
+/* A power loss must not take both. What fails meanwhile may do so for ever. */
 static int make_durable(struct weight_writer *w, struct buf *why)
 {
 	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
 	int r = tree_group_of(w->store, w->plan->identity, &g);
 
-	return r < 0 ? r : weight_group_sync(g, FOR_EVER_MS, NULL, why);
+	if (r < 0)
+		return r;
+	do {
+		cleanup(buf_release) struct buf said = BUF_INIT;
+
+		r = weight_group_sync(g, SYNC_MS, NULL, &said);
+		if (r == -EAGAIN && upkeep_is_failing(g, why))
+			return -EIO;
+		if (r < 0 && r != -EAGAIN)
+			(void)buf_append(why, said.data, said.len);
+	} while (r == -EAGAIN);
+	return r;
 }
 
 static struct wms_claim_request claim_of(const struct weight_writer *w)
@@ -389,8 +420,8 @@ static int settle_claim(struct weight_writer *w, bool commits, struct buf *why)
 		      wms_upsert_abort(s->records, &request, now, &l, why);
 	if (r == 0)
 		tree_claim_apply(s, l);
-	(void)pthread_mutex_unlock(&s->namespace_lock);
 	step(commits ? "claim: committed" : "claim: aborted");
+	(void)pthread_mutex_unlock(&s->namespace_lock);
 	reconciler_poke(s);
 	return r;
 }
