@@ -3,7 +3,6 @@
  * The first door: replacing a revision by a newer one. Comments name scenarios
  * of the contracts, sections 10.2 and 10.4.
  */
-#include "core/step.h"
 #include "weight_door_fixture.h"
 
 static struct weight_upsert_args upsert_args(uint64_t base, uint64_t target,
@@ -181,26 +180,28 @@ END_TEST
 
 /* ---- PUT_FIRST ---- */
 
-/* What the target was like when the base was first seen to go. */
+/* What the records said when the claim was committed. */
 static struct {
-	bool base_goes;
-	bool ready;
-	bool durable;
+	_Atomic bool once;
+	bool target_is_ready;
+	bool target_is_durable;
+	bool base_stands;
 } seen;
 
+/* The writer commits it or the reconciler, who deletes the base next. */
 static void watch(const char *name)
 {
 	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
 
-	/* Not inside a transaction. The reconciler may be ahead of the writer. */
-	if (strncmp(name, "claim:", 6) != 0 || seen.base_goes ||
-	    (door_availability(7) == WEIGHT_READY &&
-	     phase() == WEIGHT_PREPARING_TARGET))
+	if ((strcmp(name, "claim: committed") != 0 &&
+	     strcmp(name, "claim: step") != 0) ||
+	    phase() != WEIGHT_RETIRING_BASE || seen.once)
 		return;
 	m = door_record(8);
-	seen.ready = m->availability == WEIGHT_READY;
-	seen.durable = m->durable;
-	seen.base_goes = true;
+	seen.target_is_ready = m->availability == WEIGHT_READY;
+	seen.target_is_durable = m->durable;
+	seen.base_stands = door_availability(7) == WEIGHT_READY;
+	seen.once = true;
 }
 
 /* put_first_publishes_target_before_retiring_base */
@@ -210,6 +211,9 @@ START_TEST(put_first_retires_the_base_when_the_target_is_ready_and_durable)
 	struct weight_writer *w;
 	struct weight_metadata *m = NULL;
 
+	weight_store_close(take_ptr(store));
+	step_hook = watch;
+	door_open();
 	put_generation(7);
 	args = upsert_args(7, 8, WEIGHT_PUT_FIRST);
 	w = begin_upsert(&args);
@@ -219,12 +223,10 @@ START_TEST(put_first_retires_the_base_when_the_target_is_ready_and_durable)
 	assert_both(7);
 	give_norm(w);
 	give_matrix(w);
-	step_hook = watch;
 	assert_ok(weight_writer_commit(w, &m, &why));
-	step_hook = NULL;
-	ck_assert(seen.base_goes);
-	ck_assert(seen.ready);
-	ck_assert(seen.durable || !can_pin());
+	ck_assert(seen.target_is_ready);
+	ck_assert(seen.target_is_durable || !can_pin());
+	ck_assert(seen.base_stands);
 	ck_assert_int_eq(m->availability, WEIGHT_READY);
 	weight_metadata_free(m);
 	weight_writer_free(w);
@@ -272,16 +274,17 @@ START_TEST(an_aborted_put_first_keeps_its_base_and_frees_the_lineage)
 {
 	struct weight_upsert_args args;
 	struct weight_writer *w;
+	int r;
 
 	put_generation(7);
 	args = upsert_args(7, 8, WEIGHT_PUT_FIRST);
 	w = begin_upsert(&args);
 	give_norm(w);
-	let_fail(false, true);
-	ck_assert_int_eq(weight_writer_abort(w, &why), -EIO);
+	fail_from("removal: tombstone");
+	r = weight_writer_abort(w, &why);
+	fail_no_more();
+	ck_assert_int_eq(r, -ENOMEM);
 	assert_is(8, DELETED);
-	ck_assert_int_eq(phase(), WEIGHT_PREPARING_TARGET);
-	let_fail(false, false);
 	assert_ok(weight_writer_abort(w, &why));
 	ck_assert_int_eq(phase(), WEIGHT_ABORTED);
 	ck_assert_uint_eq(watermark(), 7);
@@ -322,27 +325,30 @@ START_TEST(a_commit_whose_answer_is_uncertain_is_repeated)
 	struct weight_metadata *m = NULL;
 	struct digest manifest;
 	struct weight_writer *w;
+	int r;
 
 	put_generation(7);
 	args = upsert_args(7, 8, WEIGHT_PUT_FIRST);
 	w = begin_upsert(&args);
 	give_norm(w);
 	give_matrix(w);
-	let_fail(true, false);
-	ck_assert_int_eq(weight_writer_commit(w, NULL, &why), -EIO);
-	let_fail(false, false);
-	/* Durable already, and this time only the claim fails. */
+	fail_from("publish: manifest");
+	r = weight_writer_commit(w, NULL, &why);
+	fail_no_more();
+	ck_assert_int_eq(r, -ENOMEM);
 	assert_is(8, IMPORTING);
 	buf_release(&why);
-	let_fail(false, true);
-	ck_assert_int_eq(weight_writer_commit(w, NULL, &why), -EIO);
+	/* This time it gets as far as the claim. */
+	fail_from("publish: decided");
+	r = weight_writer_commit(w, NULL, &why);
+	fail_no_more();
+	ck_assert_int_eq(r, -ENOMEM);
 	assert_is(8, READY);
 	m = door_record(8);
 	manifest = m->manifest.manifest_sha256;
 	weight_metadata_free(take_ptr(m));
 	buf_release(&why);
 	assert_refused(weight_writer_abort(w, &why), -EEXIST, "commit it");
-	let_fail(false, false);
 	assert_ok(weight_writer_commit(w, &m, &why));
 	ck_assert(digest_equal(&manifest, &m->manifest.manifest_sha256));
 	weight_metadata_free(m);
@@ -447,20 +453,12 @@ static uint64_t monotonic(void *arg)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* The claim's steps, at which the store is closed as if it had been killed. */
+/* Steps from which on nothing more succeeds, nearly as after a kill. */
 static const char *const stops[] = {
 	"claim: begun",      "claim: base retired", "claim: advanced",
 	"import: begun",     "import: directory",   "import: tensor",
 	"publish: manifest",
 };
-
-static const char *stop_at;
-
-static void fail_at(const char *name)
-{
-	if (strcmp(name, stop_at) == 0)
-		let_fail(true, true);
-}
 
 /*
  * delete_first_begin_response_loss_retries_with_derived_request_id,
@@ -475,14 +473,14 @@ START_TEST(wherever_it_stopped_the_same_request_goes_on)
 			base, base + 1, (enum weight_upsert_mode)(i % 2));
 		struct weight_writer *w = NULL;
 
-		stop_at = stops[i / 2];
-		step_hook = fail_at;
-		if (weight_upsert(store, &args, &w, &why) == 0) {
-			give_norm(w);
-			give_matrix(w);
+		fail_from(stops[i / 2]);
+		if (weight_upsert(store, &args, &w, &why) == 0 &&
+		    weight_writer_put_tensor(w, "norm", norm_bytes, 8, &why) ==
+			    0 &&
+		    weight_writer_put_tensor(w, "layers.0/w", matrix_bytes, 32,
+					     &why) == 0)
 			(void)weight_writer_commit(w, NULL, &why);
-		}
-		step_hook = NULL;
+		fail_no_more();
 		weight_writer_free(w);
 		buf_release(&why);
 		door_reopen();
@@ -512,19 +510,20 @@ START_TEST(a_writer_that_is_made_anew_makes_the_same_manifest)
 {
 	cleanup(buf_release) struct buf first = BUF_INIT;
 	cleanup(buf_release) struct buf second = BUF_INIT;
-	const struct clock_source frozen = { .realtime_ms = one,
-					     .monotonic_ms = monotonic };
+	static const struct clock_source standing = { .realtime_ms = one,
+						      .monotonic_ms =
+							      monotonic };
 	char kept[PATH_LEN];
 
+	weight_store_close(take_ptr(store));
+	clock_set(&standing);
+	door_open();
 	for (int again = 0; again < 2; again++) {
 		struct weight_upsert_args args;
 		struct weight_writer *w;
 
 		put_generation(7);
 		args = upsert_args(7, 8, WEIGHT_DELETE_FIRST);
-		weight_store_close(take_ptr(store));
-		clock_set(&frozen);
-		door_open();
 		w = begin_upsert(&args);
 		if (again) {
 			give_matrix(w);
@@ -534,7 +533,6 @@ START_TEST(a_writer_that_is_made_anew_makes_the_same_manifest)
 		}
 		commit_both(w);
 		weight_writer_free(w);
-		clock_set(NULL);
 		manifest_of(8, again ? &second : &first);
 		if (again)
 			break;

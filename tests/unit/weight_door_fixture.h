@@ -6,8 +6,10 @@
 #ifndef TESTS_UNIT_WEIGHT_DOOR_FIXTURE_H
 #define TESTS_UNIT_WEIGHT_DOOR_FIXTURE_H
 
+#include "core/step.h"
 #include "core/tree_priv.h"
 #include "core/weight_key.h"
+#include "fault.h"
 #include "weight_tree_fixture.h"
 
 /* Given in an order that isn't that of their ids. */
@@ -167,6 +169,17 @@ FIXTURE void assert_both(uint64_t n)
 	weight_reader_free(r);
 }
 
+/* Who has just let go of it is seen to be gone a little later. */
+FIXTURE void remove_revision(const struct weight_identity *id)
+{
+	int r;
+
+	while ((r = weight_remove(store, id, 0, &why)) == -EBUSY)
+		(void)usleep(1000);
+	ck_assert_int_eq(r, 0);
+	buf_release(&why);
+}
+
 /* A file of the group's directory, as a path. */
 FIXTURE void group_file(uint64_t n, const char *name,
 			char ret[static 2 * PATH_LEN])
@@ -191,6 +204,37 @@ FIXTURE void read_file(const char *name, struct buf *ret)
 	ck_assert_int_eq(n, 0);
 }
 
+/* ---- Failures ---- */
+
+/*
+ * From this step on there is no memory for the thread that makes it, which is
+ * none in the background; NULL: there is.
+ */
+static const char *_Atomic fails_from;
+static pthread_t test_thread;
+
+FIXTURE void on_step(const char *name)
+{
+	const char *from = fails_from;
+
+	if (from && strcmp(name, from) == 0 &&
+	    pthread_equal(pthread_self(), test_thread))
+		fault_thread(true);
+}
+
+FIXTURE void fail_from(const char *name)
+{
+	fails_from = name;
+}
+
+FIXTURE void fail_no_more(void)
+{
+	fails_from = NULL;
+	fault_thread(false);
+}
+
+/* ---- The store ---- */
+
 /* A store that only the door has looked into. */
 FIXTURE void door_open(void)
 {
@@ -205,24 +249,13 @@ FIXTURE void door_reopen(void)
 
 FIXTURE void door_setup(void)
 {
+	test_thread = pthread_self();
+	step_hook = on_step;
 	(void)snprintf(path, sizeof(path), "/var/tmp/weight-door.XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(path));
 	config_init(&config);
 	config.memory_bytes = 256 * MIB;
 	door_open();
-}
-
-/* Changes of revisions, or of lineages, fail as if the disk did. */
-FIXTURE void let_fail(bool revisions, bool lineages)
-{
-	const struct wms_options options = {
-		.replicated = true,
-		.confirms_management = !revisions,
-		.confirms_lineages = !lineages,
-		.oplog_keep = WMS_OPLOG_KEEP_DEFAULT,
-	};
-
-	wms_configure(store->records, &options);
 }
 
 #endif
