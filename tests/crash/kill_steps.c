@@ -56,6 +56,10 @@ static const struct life {
 	  live_door,
 	  live_door,
 	  { "import", "claim", "publish", "write-back", "removal" } },
+	{ live_replace,
+	  live_replace,
+	  live_replace,
+	  { "claim", "metadata", "publish", "write-back", "removal" } },
 };
 
 static const char *const fate_names[FATES] = {
@@ -289,11 +293,12 @@ static bool run_life(void (*life)(void))
 			      "it failed",
 		      (unsigned)status, atomic_load(&shared->deed));
 	(void)fprintf(stderr,
-		      "generation %u, which was %s, at the door %u; store in "
-		      "'%s'\n",
+		      "generation %u, which was %s, at the door %u, of "
+		      "replacements %u; store in '%s'\n",
 		      atomic_load(&shared->generation),
 		      fate_names[atomic_load(&shared->fate)],
-		      atomic_load(&shared->door_fate), store_path);
+		      atomic_load(&shared->door_fate),
+		      atomic_load(&shared->replaced.fate), store_path);
 	if (killed_at)
 		(void)fprintf(stderr, "the first kill was to come at '%s' %u\n",
 			      killed_at, killed_nth);

@@ -6,8 +6,9 @@
  * The parent never opens the store. One child after the other lives in it
  * (kill_steps_life.c), is killed, and another one looks at what it left
  * (kill_steps_check.c). A life through the first door does both
- * (kill_steps_door.c). A reader maps what it is told to, all the time. What
- * they know of each other is in `shared`.
+ * (kill_steps_door.c), and so does one of replacements (kill_steps_replace.c).
+ * A reader maps what it is told to, all the time. What they know of each other
+ * is in `shared`.
  *
  * A claim that doesn't hold ends the process that makes it with status 1.
  */
@@ -56,6 +57,14 @@ enum fate {
 
 #define DOOR_GENERATIONS 5
 
+/* Of a life of replacements, see kill_steps_replace.c. */
+struct replaced {
+	_Atomic unsigned life; /* the rest is of this one */
+	_Atomic unsigned fate;
+	_Atomic unsigned filled_boots; /* when the last target was written */
+	_Atomic uint64_t watermark;    /* as it was seen last */
+};
+
 /* Names are string constants, so they are the same in all children. */
 struct step_count {
 	const char *_Atomic name;
@@ -71,6 +80,7 @@ struct shared {
 	/* Of a life through the first door, see kill_steps_door.c. */
 	_Atomic unsigned door_fate;
 	_Atomic uint64_t door_seen[DOOR_GENERATIONS];
+	struct replaced replaced;
 
 	struct step_count steps[STEPS_MAX];
 	_Atomic unsigned steps_seen; /* of all names */
@@ -148,11 +158,12 @@ void tell_reader(struct weight_file *f, unsigned generation);
 
 /* ---- Lives, each the whole of a process ---- */
 
-_Noreturn void live_setup(void); /* makes the keeper */
-_Noreturn void live_whole(void); /* a generation, from staging to removal */
-_Noreturn void live_on(void);    /* goes on with what the last one left */
-_Noreturn void live_check(void); /* looks at it, and clears it away */
-_Noreturn void live_end(void);   /* removes the keeper */
-_Noreturn void live_door(void);  /* goes on, to the end, and is checked */
+_Noreturn void live_setup(void);   /* makes the keeper */
+_Noreturn void live_whole(void);   /* a generation, from staging to removal */
+_Noreturn void live_on(void);      /* goes on with what the last one left */
+_Noreturn void live_check(void);   /* looks at it, and clears it away */
+_Noreturn void live_end(void);     /* removes the keeper */
+_Noreturn void live_door(void);    /* goes on, to the end, and is checked */
+_Noreturn void live_replace(void); /* likewise */
 
 #endif
