@@ -35,26 +35,34 @@
 #define PAGE_IS_OF_FOLIO ((uint64_t)3 << 15) /* its head, or in its tail */
 
 #define BCACHEFS_MAGIC 0xca451a4e
+#define CEPH_MAGIC 0x00c36400
 #define ZFS_MAGIC 0x2fc12fc1
+
+#define REMOTE "not a local disk: its metadata may get damaged there"
+#define LAYER "a layer: put the store on the filesystem below it"
 
 /* clang-format off */
 static const struct {
 	const char *name;
 	uint32_t magic;
 	bool memory_only;
+	const char *objection; /* NULL: it is what a store wants */
 } kinds[] = {
-	{ "bcachefs", BCACHEFS_MAGIC,        false },
-	{ "btrfs",    BTRFS_SUPER_MAGIC,     false },
-	{ "cifs",     CIFS_SUPER_MAGIC,      false },
-	{ "ext4",     EXT4_SUPER_MAGIC,      false },
-	{ "f2fs",     F2FS_SUPER_MAGIC,      false },
-	{ "fuse",     FUSE_SUPER_MAGIC,      false },
-	{ "nfs",      NFS_SUPER_MAGIC,       false },
-	{ "overlay",  OVERLAYFS_SUPER_MAGIC, false },
-	{ "ramfs",    RAMFS_MAGIC,           true },
-	{ "tmpfs",    TMPFS_MAGIC,           true },
-	{ "xfs",      XFS_SUPER_MAGIC,       false },
-	{ "zfs",      ZFS_MAGIC,             false },
+	{ "9p",       V9FS_MAGIC,            false, REMOTE },
+	{ "bcachefs", BCACHEFS_MAGIC,        false, NULL },
+	{ "btrfs",    BTRFS_SUPER_MAGIC,     false, NULL },
+	{ "ceph",     CEPH_MAGIC,            false, REMOTE },
+	{ "cifs",     CIFS_SUPER_MAGIC,      false, REMOTE },
+	{ "ext4",     EXT4_SUPER_MAGIC,      false, NULL },
+	{ "f2fs",     F2FS_SUPER_MAGIC,      false, NULL },
+	{ "fuse",     FUSE_SUPER_MAGIC,      false, REMOTE },
+	{ "nfs",      NFS_SUPER_MAGIC,       false, REMOTE },
+	{ "overlay",  OVERLAYFS_SUPER_MAGIC, false, LAYER },
+	{ "ramfs",    RAMFS_MAGIC,           true,  NULL },
+	{ "smb2",     SMB2_SUPER_MAGIC,      false, REMOTE },
+	{ "tmpfs",    TMPFS_MAGIC,           true,  NULL },
+	{ "xfs",      XFS_SUPER_MAGIC,       false, NULL },
+	{ "zfs",      ZFS_MAGIC,             false, NULL },
 };
 /* clang-format on */
 
@@ -73,6 +81,7 @@ static int name_filesystem(int dirfd, struct store_abilities *a)
 		(void)snprintf(a->filesystem, sizeof(a->filesystem), "%s",
 			       kinds[i].name);
 		a->memory_only = kinds[i].memory_only;
+		a->objection = kinds[i].objection;
 	}
 	return 0;
 }
@@ -313,13 +322,14 @@ int store_abilities_print(const struct store_abilities *a, struct buf *out)
 					   "no, files are cached and mapped "
 					   "page by page";
 	return buf_printf(out,
-			  "filesystem: %s\n"
+			  "filesystem: %s%s%s\n"
 			  "survives a power loss: %s\n"
 			  "file leases: %s\n"
 			  "direct reads: %s\n"
 			  "large folios: %s\n"
 			  "user attributes: %s\n",
-			  a->filesystem,
+			  a->filesystem, a->objection ? ", " : "",
+			  a->objection ? a->objection : "",
 			  a->memory_only ? "no, it is in memory only" : "yes",
 			  a->leases ? "yes" :
 				      "no, the kernel can't tell who reads: "

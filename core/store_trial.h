@@ -18,12 +18,13 @@
 
 struct store_abilities {
 	char filesystem[STORE_FS_NAME_MAX]; /* "ext4", "xfs", or "0x1234" */
-	bool memory_only;  /* nothing of it survives a power loss (tmpfs) */
-	bool leases;       /* tells who has a file open or mapped */
-	bool direct;       /* can be read past the page cache (O_DIRECT) */
-	bool large_folios; /* caches files in pieces larger than a page */
-	bool folios_known; /* else this process may not look */
-	bool attributes;   /* keeps user.* attributes of files */
+	const char *objection; /* to a store on such a one, or NULL */
+	bool memory_only;      /* nothing of it survives a power loss (tmpfs) */
+	bool leases;           /* tells who has a file open or mapped */
+	bool direct;           /* can be read past the page cache (O_DIRECT) */
+	bool large_folios;     /* caches files in pieces larger than a page */
+	bool folios_known;     /* else this process may not look */
+	bool attributes;       /* keeps user.* attributes of files */
 };
 
 /*

@@ -148,9 +148,9 @@ int wms_say_no_room(struct weight_metadata_store *store, int r, struct buf *why)
 				 (unsigned long long)(space.limit_bytes >> 20));
 	else
 		(void)buf_printf(why,
-				 "the disk of the store has no room for its "
-				 "record: %s",
-				 strerrordesc_np(-r));
+				 "the %s of the store's disk leaves no room "
+				 "for its record",
+				 r == -EDQUOT ? "quota" : "size");
 	return r;
 }
 

@@ -232,6 +232,9 @@ static void try_filesystem(struct weight_store *s)
 
 	if (r < 0)
 		(void)log_debug(r, "trying what the filesystem can do");
+	if (s->abilities.objection)
+		log_info("the store is on %s, %s", s->abilities.filesystem,
+			 s->abilities.objection);
 	s->can_lease = s->abilities.leases;
 	s->scratch = s->abilities.memory_only;
 }
