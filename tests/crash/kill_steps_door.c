@@ -242,7 +242,11 @@ static int upsert(unsigned base, unsigned target, enum weight_upsert_mode mode,
 		weight_metadata_free(m);
 	}
 	args.expected_base_metadata_generation = atomic_load(seen);
-	r = weight_upsert(store, &args, ret, &why);
+	/* The base of the claim before is gone, and that may just be ending. */
+	while ((r = weight_upsert(store, &args, ret, &why)) == -EBUSY) {
+		buf_release(&why);
+		(void)usleep(PAUSE_US);
+	}
 	/* It moved before the claim began. */
 	if (r == -ECANCELED) {
 		atomic_store(seen, 0);
