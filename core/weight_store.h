@@ -178,7 +178,8 @@ struct weight_description {
  *
  * From the beginning on the revision is IMPORTING: known to
  * weight_get_metadata() and weight_list(), and to nobody else. The bytes go to
- * one file for each tensor, named by weight_tensor_name() (core/weight_key.h).
+ * one file for each tensor, named by weight_tensor_name() (core/weight_key.h); so
+ * there can't be more tensors than the process may have open files.
  */
 struct weight_writer;
 
@@ -192,11 +193,12 @@ struct weight_put_args {
 /*
  * Begins an import. The same call again resumes one that is IMPORTING, for
  * example after its writer was freed or its process died: then all tensors are
- * given anew. One that nobody writes to for 5 minutes is given up by the store.
+ * given anew. One that has no writer for 5 minutes is given up by the store.
  *
  * Errors:
  *  -EINVAL	a bad policy; descriptions that break a rule; no tensors, or no
  *		bytes in them
+ *  -EFBIG	descriptions above a limit, see core/manifest.h
  *  -EPERM	preferred MIXED with fewer than two units
  *  -EBUSY	it has a writer; or the lineage is being replaced
  *  -EEXIST	it is there in another state, staged on a mount, or IMPORTING
@@ -231,14 +233,14 @@ struct weight_upsert_args {
  * which descriptions don't have, stands the SHA-256 of the stored manifest of
  * target in its strict form, with a transaction id of 32 zeros and created_at
  * "1970-01-01T00:00:00Z". created_at is that of the import, to the millisecond.
- * Where target is READY already, the writer compares instead of writing.
+ * Where target is READY already, the writer compares what it is given instead of
+ * writing it, and needs no more of it to commit.
  *
- * Errors, in the order in which they are looked for; up to -EOVERFLOW nothing
- * has happened:
+ * Errors; but with the last, nothing has happened:
  *  -EINVAL	another mode; base and target of different lineages; an empty
  *		request id; no expected generation; as weight_put()
  *  -ECANCELED	target is not above base
- *  -EPERM	as weight_put()
+ *  -EPERM, -EFBIG	as weight_put()
  *  -EBUSY	another replacement is going on
  *  -ECANCELED	base is not what the lineage has reached, or has another
  *		metadata generation
@@ -278,7 +280,9 @@ int weight_writer_put_tensor(struct weight_writer *writer,
  *
  * Errors: -EINVAL tensors are missing, and the import is aborted; -EBUSY a file
  * of it is open for writing elsewhere; -EEXIST the writer was aborted; -EEXIST
- * or -ECANCELED the import was given up behind it; -ENOSPC, -EIO.
+ * or -ECANCELED the import was given up behind it; -EINPROGRESS target is READY
+ * no more; -EMFILE there are more tensors than files may be open; -ENOSPC; -EIO,
+ * also when the bytes can't get durable.
  */
 int weight_writer_commit(struct weight_writer *writer,
 			 struct weight_metadata **ret, struct buf *why);

@@ -221,10 +221,10 @@ int weight_update_policy(struct weight_store *store,
 		.set_mode = true,
 		.policy = *policy,
 	};
-	int r = find_live(store, identity, &g, why);
+	int r = weight_policy_check(policy, why);
 
 	if (r == 0)
-		r = weight_policy_check(policy, why);
+		r = find_live(store, identity, &g, why);
 	return r < 0 ? r :
 		       weight_group_set_policy(
 			       g, &change, expected_metadata_generation, why);
@@ -237,16 +237,19 @@ int weight_migrate(struct weight_store *store,
 		   uint64_t *ret_operation_id, struct buf *why)
 {
 	cleanup(weight_group_unref_cleanup) struct weight_group *g = NULL;
-	int r = find_live(store, identity, &g, why);
+	bool mixed = target == WEIGHT_MIXED;
+	int r;
 
-	if (r < 0)
-		return r;
-	if (target != WEIGHT_MIXED && hot_ratio != 0) {
-		(void)buf_printf(why, "only a move to mixed has a ratio");
+	if (mixed ? !(hot_ratio > 0 && hot_ratio < 1) : hot_ratio != 0) {
+		(void)buf_printf(why, "a move to mixed, and no other, has a "
+				      "ratio between 0 and 1");
 		return -EINVAL;
 	}
-	return tree_group_migrate(g, target, expected_metadata_generation,
-				  ret_operation_id, why);
+	r = find_live(store, identity, &g, why);
+	return r < 0 ? r :
+		       tree_group_migrate(g, target,
+					  expected_metadata_generation,
+					  ret_operation_id, why);
 }
 
 int weight_get_operation(struct weight_store *store, const char *tenant,

@@ -154,8 +154,11 @@ int weight_get(struct weight_store *store,
 
 	if (r == 0)
 		r = find_group(store, identity, &g, why);
-	if (r == 0)
+	if (r == 0) {
 		r = keeper_hold(g);
+		if (r == -EBUSY)
+			(void)weight_group_error(g, why);
+	}
 	if (r < 0)
 		return r;
 	reader = calloc(1, sizeof(*reader));

@@ -829,6 +829,9 @@ START_TEST(a_revision_moves_to_the_disk_and_back)
 	assert_refused(
 		weight_migrate(store, &id, WEIGHT_MIXED, 0.5, 0, NULL, &why),
 		-EINVAL, "hot or to cold");
+	assert_refused(
+		weight_migrate(store, &id, WEIGHT_MIXED, 1.0, 0, NULL, &why),
+		-EINVAL, "ratio");
 	ck_assert_int_eq(
 		weight_migrate(store, &id, WEIGHT_HOT, 0, 1, NULL, &why),
 		-ECANCELED);
