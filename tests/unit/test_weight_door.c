@@ -3,6 +3,7 @@
  * The first door: writing, reading, listing, moving and removing revisions.
  * Comments name scenarios of the contracts, sections 10.2 and 10.4.
  */
+#include "core/publish_import.h"
 #include "weight_door_fixture.h"
 
 /* ---- Writing ---- */
@@ -478,6 +479,37 @@ START_TEST(aliases_are_one_unit)
 }
 END_TEST
 
+static int describe_and_drop(void)
+{
+	static const char *const tied[] = { "head", "norm" };
+	struct weight_description t[] = { two_tensors[0], two_tensors[0],
+					  two_tensors[1] };
+	const struct weight_identity id = generation(7);
+	cleanup(import_plan_free_cleanup) struct import_plan *plan = NULL;
+	cleanup(buf_release) struct buf said = BUF_INIT;
+	struct weight_import import;
+	size_t i;
+	int r;
+
+	t[0].tensor_id = tied[0];
+	t[0].aliases = t[1].aliases = tied;
+	t[0].alias_count = t[1].alias_count = 2;
+	if ((r = import_plan_new(&id, t, ARRAY_LEN(t), &plan, &said)) < 0 ||
+	    (r = import_plan_announce(plan, &import)) < 0 ||
+	    (r = import_plan_find(plan, "norm", &i)) < 0)
+		return r;
+	/* Check's own assertions take memory, too. */
+	return import.affinity_count == 2 && import_plan_len(plan, i) == 8 ?
+		       0 :
+		       -EINVAL;
+}
+
+START_TEST(without_memory_nothing_is_described)
+{
+	fault_sweep(describe_and_drop);
+}
+END_TEST
+
 /* ---- On the mount ---- */
 
 START_TEST(an_import_is_on_no_mount_before_it_is_published)
@@ -914,6 +946,9 @@ Suite *suite(void)
 	tcase_add_test(t, every_operation_answers_for_what_it_finds);
 	tcase_add_test(t, a_revision_moves_to_the_disk_and_back);
 	tcase_add_test(t, a_policy_that_prefers_another_place_brings_it_there);
+	suite_add_tcase(s, t);
+	t = tcase_create("memory");
+	tcase_add_test(t, without_memory_nothing_is_described);
 	suite_add_tcase(s, t);
 	return s;
 }
