@@ -15,7 +15,7 @@
 
 #define LIMIT ((size_t)1 << 20)
 /* Of one reader after the other, with a name that makes much of each. */
-#define LEASES 2500
+#define LEASES 1800
 #define HOLDER_LEN 1000
 
 static void reopen_within(size_t limit)
