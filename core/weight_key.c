@@ -186,10 +186,13 @@ static bool skip_segment(const char **at, const char *segment)
 
 	for (; *segment; segment++) {
 		unsigned char byte = (unsigned char)*segment;
-		bool plain = segment_plain(byte, false);
 
-		if (!skip(at, scratch, escape(byte, plain, scratch)))
+		if (!segment_plain(byte, false)) {
+			if (!skip(at, scratch, escape(byte, false, scratch)))
+				return false;
+		} else if (*(*at)++ != *segment) {
 			return false;
+		}
 	}
 	return true;
 }

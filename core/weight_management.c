@@ -432,23 +432,42 @@ static int group_check(const struct weight_metadata *m, struct buf *why)
 
 	if (r < 0)
 		return r;
-	if (!m->manifest.payload_group_id ||
-	    strcmp(m->manifest.payload_group_id, group) != 0)
+	if (strcmp(m->manifest.payload_group_id, group) != 0)
 		return refuse(why, -EINVAL,
 			      "the group id belongs to another revision");
 	return 0;
 }
 
-int weight_metadata_check(const struct weight_metadata *m, struct buf *why)
+static int group_form_check(const struct weight_metadata *m, struct buf *why)
+{
+	const char *group = m->manifest.payload_group_id;
+
+	if (!group || strlen(group) != WEIGHT_GROUP_ID_LEN ||
+	    strncmp(group, WEIGHT_GROUP_ID_PREFIX,
+		    strlen(WEIGHT_GROUP_ID_PREFIX)) != 0)
+		return refuse(why, -EINVAL, "the group id isn't one");
+	return 0;
+}
+
+int weight_metadata_check_again(const struct weight_metadata *m,
+				struct buf *why)
 {
 	int r;
 
 	if ((r = weight_identity_check(&m->identity, why)) < 0 ||
 	    (r = weight_policy_check(&m->policy, why)) < 0 ||
 	    (r = state_check(m, why)) < 0 || (r = ratio_check(m, why)) < 0 ||
-	    (r = numbers_check(m, why)) < 0 || (r = group_check(m, why)) < 0)
+	    (r = numbers_check(m, why)) < 0 ||
+	    (r = group_form_check(m, why)) < 0)
 		return r;
 	return manifest_key_check(m, why);
+}
+
+int weight_metadata_check(const struct weight_metadata *m, struct buf *why)
+{
+	int r = weight_metadata_check_again(m, why);
+
+	return r < 0 ? r : group_check(m, why);
 }
 
 int weight_identity_copy(const struct weight_identity *id,

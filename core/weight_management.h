@@ -264,6 +264,13 @@ struct weight_metadata {
  */
 int weight_metadata_check(const struct weight_metadata *m, struct buf *why);
 
+/*
+ * The same of a record that was checked before: its group id must look like
+ * one, but isn't computed again, which would cost as much as all the rest.
+ */
+int weight_metadata_check_again(const struct weight_metadata *m,
+				struct buf *why);
+
 /* Errors: -ENOMEM. */
 int weight_metadata_copy(const struct weight_metadata *m,
 			 struct weight_metadata **ret);

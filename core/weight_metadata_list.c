@@ -47,6 +47,7 @@ int wms_page_token_parse(const char *token, size_t len,
 
 /* A page as it is being filled. */
 struct filling {
+	const struct wms_table *table;
 	const char *const *parts; /* tenant, namespace, resource */
 	size_t limit;
 	/* Behind what it begins; revision "" for the start. */
@@ -126,7 +127,7 @@ static int fill(struct meta_cursor *c, const struct wms_key *prefix,
 	     r == 0; r = meta_cursor_next(c, &key, &value)) {
 		size_t len = key_name_len(&key, prefix->len);
 		const char *name = (const char *)key.data + prefix->len;
-		struct weight_metadata *m;
+		void *m;
 
 		if (len > sizeof(run))
 			return log_debug(-EUCLEAN, "key of a revision");
@@ -138,7 +139,7 @@ static int fill(struct meta_cursor *c, const struct wms_key *prefix,
 		}
 		memcpy(run, name, len);
 		run_len = len;
-		r = weight_record_metadata_decode(value.data, value.len, &m);
+		r = f->table->decode(&value, &m);
 		if (r < 0)
 			return r;
 		if (is_wanted(f, m))
@@ -219,7 +220,9 @@ int wms_list(struct weight_metadata_store *store, const char *tenant,
 					      "any" };
 	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
 	cleanup(meta_cursor_close_cleanup) struct meta_cursor *c = NULL;
-	cleanup(filling_release) struct filling f = { .parts = parts };
+	cleanup(filling_release) struct filling f = {
+		.table = wms_revisions_of(store), .parts = parts
+	};
 	struct wms_key prefix, from;
 	int r;
 
@@ -255,6 +258,7 @@ int wms_generations(struct weight_metadata_store *store,
 {
 	cleanup(meta_read_end_cleanup) struct meta_txn *txn = NULL;
 	cleanup(meta_cursor_close_cleanup) struct meta_cursor *c = NULL;
+	const struct wms_table *table = wms_revisions_of(store);
 	struct meta_bytes key, value;
 	struct wms_key prefix, from;
 	size_t n = 0;
@@ -274,18 +278,20 @@ int wms_generations(struct weight_metadata_store *store,
 		return r;
 	for (r = meta_cursor_seek(c, from.bytes, from.len, &key, &value);
 	     r == 0 && n < limit; r = meta_cursor_next(c, &key, &value)) {
-		struct weight_metadata *m;
+		const struct weight_metadata *m;
+		void *record;
 
 		if (key.len != from.len)
 			continue;
-		r = weight_record_metadata_decode(value.data, value.len, &m);
+		r = table->decode(&value, &record);
 		if (r < 0)
 			return r;
+		m = record;
 		if (weight_lineage_equal(&m->identity.lineage, lineage))
 			ret[n++] =
 				(struct wms_generation){ m->identity.generation,
 							 m->availability };
-		weight_metadata_free(m);
+		weight_metadata_free(record);
 	}
 	if (r < 0 && r != -ENOENT)
 		return r;

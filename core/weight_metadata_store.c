@@ -406,7 +406,8 @@ int wms_get(struct weight_metadata_store *store,
 	    struct weight_metadata **ret)
 {
 	void *record;
-	int r = wms_table_read(store, &wms_revisions, identity, &record);
+	int r = wms_table_read(store, wms_revisions_of(store), identity,
+			       &record);
 
 	if (r == 0)
 		*ret = record;
@@ -418,10 +419,24 @@ int wms_revision_next(struct weight_metadata_store *store,
 		      struct weight_metadata **ret)
 {
 	void *record;
-	int r = wms_table_next(store, &wms_revisions, lineage, after, &record);
+	int r = wms_table_next(store, wms_revisions_of(store), lineage, after,
+			       &record);
 
 	if (r == 0)
 		*ret = record;
+	return r;
+}
+
+/* Who has come to the end has read all of them, and others were written. */
+static int revisions_some(struct weight_metadata_store *store,
+			  struct wms_position *position, size_t limit,
+			  void *ret[], size_t *ret_count)
+{
+	int r = wms_table_some(store, wms_revisions_of(store), position, limit,
+			       ret, ret_count);
+
+	if (r == -ENOENT && !position->missed)
+		store->all_checked = true;
 	return r;
 }
 
@@ -430,7 +445,8 @@ int wms_revision_each(struct weight_metadata_store *store,
 		      struct weight_metadata **ret)
 {
 	void *record;
-	int r = wms_table_each(store, &wms_revisions, position, &record);
+	size_t n;
+	int r = revisions_some(store, position, 1, &record, &n);
 
 	if (r == 0)
 		*ret = record;
@@ -442,8 +458,7 @@ int wms_revisions_read(struct weight_metadata_store *store,
 {
 	void *records[WMS_BATCH_MAX];
 	size_t n;
-	int r = wms_table_some(store, &wms_revisions, position, WMS_BATCH_MAX,
-			       records, &n);
+	int r = revisions_some(store, position, WMS_BATCH_MAX, records, &n);
 
 	if (r < 0)
 		return r;

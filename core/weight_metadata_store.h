@@ -187,6 +187,7 @@ int wms_staged_next(struct weight_metadata_store *store,
  */
 struct wms_position {
 	size_t len;
+	bool missed; /* one couldn't be read */
 	unsigned char key[META_KEY_MAX];
 };
 
@@ -387,6 +388,12 @@ int wms_import(struct weight_metadata_store *store, int fd, bool elsewhere,
 	       struct buf *why);
 
 /* ---- Revisions, whatever they came from ---- */
+
+/*
+ * Reading checks every rule of a record. When a pass over all revisions has come
+ * to its end without an error, reading no longer computes their group ids: all
+ * were right, and none is written that isn't. wms_check() always does.
+ */
 
 /* In any state, tombstones included. -ENOENT. */
 int wms_get(struct weight_metadata_store *store,

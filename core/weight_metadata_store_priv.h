@@ -17,6 +17,8 @@ struct weight_metadata_store {
 	struct meta *meta;
 	bool is_new;
 	uint64_t schema; /* of what is on the disk; 0: nothing ever was */
+	/* Every revision was decoded since it was opened, or encoded. */
+	atomic_bool all_checked;
 	struct wms_options options;
 	/* The last change found no room, or only what is kept for others. */
 	atomic_bool is_short;
@@ -59,6 +61,9 @@ struct wms_table {
 
 extern const struct wms_table wms_revisions; /* struct weight_metadata */
 extern const struct wms_table wms_stagings;  /* struct weight_staging */
+/* For reading, when they may have been checked already. */
+const struct wms_table *wms_revisions_of(
+	const struct weight_metadata_store *store);
 
 /* -ENOENT. wms_table_find() stores NULL instead. */
 int wms_table_get(struct meta_txn *txn, const struct wms_table *t,

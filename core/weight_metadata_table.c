@@ -162,6 +162,16 @@ static int revision_decode(const struct meta_bytes *b, void **ret)
 	return r;
 }
 
+static int revision_decode_again(const struct meta_bytes *b, void **ret)
+{
+	struct weight_metadata *m;
+	int r = weight_record_metadata_decode_again(b->data, b->len, &m);
+
+	if (r == 0)
+		*ret = m;
+	return r;
+}
+
 static int staging_decode(const struct meta_bytes *b, void **ret)
 {
 	struct weight_staging *s;
@@ -184,8 +194,17 @@ static void staging_free(void *s)
 
 const struct wms_table wms_revisions = { META_DB_REVISION, revision_decode,
 					 revision_free };
+static const struct wms_table known_revisions = { META_DB_REVISION,
+						  revision_decode_again,
+						  revision_free };
 const struct wms_table wms_stagings = { META_DB_STAGING, staging_decode,
 					staging_free };
+
+const struct wms_table *wms_revisions_of(
+	const struct weight_metadata_store *store)
+{
+	return store->all_checked ? &known_revisions : &wms_revisions;
+}
 
 int wms_table_get(struct meta_txn *txn, const struct wms_table *t,
 		  const struct wms_key *key,
@@ -297,8 +316,10 @@ int wms_table_some(struct weight_metadata_store *store,
 	int r;
 
 	if ((r = meta_read_begin(store->meta, &txn)) < 0 ||
-	    (r = meta_cursor_open(txn, t->db, NULL, 0, &c)) < 0)
+	    (r = meta_cursor_open(txn, t->db, NULL, 0, &c)) < 0) {
+		position->missed = true;
 		return r;
+	}
 	r = meta_cursor_seek(c, position->key, position->len, &key, &value);
 	if (r == 0 && key.len == position->len &&
 	    memcmp(key.data, position->key, key.len) == 0)
@@ -314,8 +335,10 @@ int wms_table_some(struct weight_metadata_store *store,
 		else
 			break;
 	}
-	if (r < 0 && n == 0)
+	if (r < 0 && n == 0) {
+		position->missed |= r != -ENOENT;
 		return r;
+	}
 	*ret_count = n;
 	return 0;
 }

@@ -284,8 +284,11 @@ static int metadata_read(struct reader *rd, struct weight_metadata *m)
 	return 0;
 }
 
-int weight_record_metadata_decode(const void *bytes, size_t len,
-				  struct weight_metadata **ret)
+typedef int metadata_check_fn(const struct weight_metadata *m, struct buf *why);
+
+static int metadata_decode(const void *bytes, size_t len,
+			   metadata_check_fn *check,
+			   struct weight_metadata **ret)
 {
 	auto_free void *record = NULL;
 	struct weight_metadata *m;
@@ -299,11 +302,23 @@ int weight_record_metadata_decode(const void *bytes, size_t len,
 	r = metadata_read(&rd, m);
 	if (r < 0)
 		return r;
-	r = stored(weight_metadata_check(m, NULL));
+	r = stored(check(m, NULL));
 	if (r < 0)
 		return r;
 	*ret = take_ptr(record);
 	return 0;
+}
+
+int weight_record_metadata_decode(const void *bytes, size_t len,
+				  struct weight_metadata **ret)
+{
+	return metadata_decode(bytes, len, weight_metadata_check, ret);
+}
+
+int weight_record_metadata_decode_again(const void *bytes, size_t len,
+					struct weight_metadata **ret)
+{
+	return metadata_decode(bytes, len, weight_metadata_check_again, ret);
 }
 
 int weight_record_lease_encode(const struct weight_lease *lease,

@@ -121,6 +121,13 @@ int weight_record_metadata_encode(const struct weight_metadata *m,
 int weight_record_metadata_decode(const void *bytes, size_t len,
 				  struct weight_metadata **ret);
 
+/*
+ * As decoding, of bytes that were decoded or encoded before by whoever keeps
+ * them: see weight_metadata_check_again(). Other bytes do no harm.
+ */
+int weight_record_metadata_decode_again(const void *bytes, size_t len,
+					struct weight_metadata **ret);
+
 int weight_record_lease_encode(const struct weight_lease *lease,
 			       struct buf *ret);
 int weight_record_lease_decode(const void *bytes, size_t len,

@@ -26,12 +26,19 @@ static void as_metadata(const uint8_t *data, size_t size)
 	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
 	cleanup(weight_metadata_free_cleanup) struct weight_metadata *copy =
 		NULL;
+	cleanup(weight_metadata_free_cleanup) struct weight_metadata *again =
+		NULL;
 	cleanup(buf_release) struct buf b = BUF_INIT;
+	int r = weight_record_metadata_decode_again(data, size, &again);
 
+	REQUIRE((r == 0) == (again != NULL));
+	if (again)
+		REQUIRE(weight_metadata_check_again(again, NULL) == 0);
 	if (weight_record_metadata_decode(data, size, &m) < 0) {
 		REQUIRE(!m);
 		return;
 	}
+	REQUIRE(again);
 	REQUIRE(weight_metadata_check(m, NULL) == 0);
 	REQUIRE(weight_metadata_copy(m, &copy) == 0);
 	REQUIRE(weight_record_metadata_encode(copy, &b) == 0);

@@ -13,6 +13,7 @@
 
 #include "core/util.h"
 #include "core/weight_metadata_store.h"
+#include "core/weight_metadata_store_priv.h"
 #include "fault.h"
 #include "suite.h"
 #include "weight_metadata_fixture.h"
@@ -646,6 +647,71 @@ START_TEST(all_records_are_read_in_batches_but_the_damaged_ones)
 }
 END_TEST
 
+/* Gives the record with the lowest key another group id. */
+static int another_group_body(struct meta_txn *txn, void *arg)
+{
+	cleanup(meta_cursor_close_cleanup) struct meta_cursor *c = NULL;
+	unsigned char key[META_KEY_MAX], value[1024];
+	struct meta_bytes k, v;
+	int r;
+
+	(void)arg;
+	r = meta_cursor_open(txn, META_DB_REVISION, NULL, 0, &c);
+	if (r == 0)
+		r = meta_cursor_seek(c, NULL, 0, &k, &v);
+	if (r < 0)
+		return r;
+	ck_assert_uint_le(v.len, sizeof(value));
+	memcpy(key, k.data, k.len);
+	memcpy(value, v.data, v.len);
+	value[v.len - 1] ^= 1;
+	return meta_put(txn, META_DB_REVISION, key, k.len, value, v.len);
+}
+
+static int read_all(void)
+{
+	struct wms_position at = { .len = 0 };
+	struct weight_metadata *m;
+	int r, bad = 0;
+
+	while ((r = wms_revision_each(store, &at, &m)) != -ENOENT) {
+		if (r == 0)
+			weight_metadata_free(m);
+		else
+			bad++;
+	}
+	return bad;
+}
+
+START_TEST(every_rule_is_checked_until_all_records_were_read)
+{
+	struct weight_identity first = id_of(1), second = id_of(2);
+
+	stage_and_publish(&first);
+	stage_and_publish(&second);
+	ck_assert_int_eq(availability_of(&first), WEIGHT_READY);
+	meddle(another_group_body, NULL);
+	store = must_open();
+	ck_assert_int_eq(availability_of(&first), -EUCLEAN);
+	ck_assert_int_eq(availability_of(&second), WEIGHT_READY);
+	/* It doesn't become good by having been met. */
+	ck_assert_int_eq(read_all(), 1);
+	ck_assert_int_eq(availability_of(&first), -EUCLEAN);
+	ck_assert_int_eq(check_store(store), -EUCLEAN);
+	/* Back again. */
+	meddle(another_group_body, NULL);
+	store = must_open();
+	ck_assert_int_eq(read_all(), 0);
+	ck_assert_int_eq(availability_of(&first), WEIGHT_READY);
+	/* From then on only who checks all would notice; it is the disk's. */
+	ck_assert_int_eq(
+		meta_update(store->meta, META_NORMAL, another_group_body, NULL),
+		0);
+	ck_assert_int_eq(availability_of(&first), WEIGHT_READY);
+	ck_assert_int_eq(check_store(store), -EUCLEAN);
+}
+END_TEST
+
 /* Stages and publishes generation after generation until it is killed. */
 static void publish_until_killed(int acknowledge)
 {
@@ -789,6 +855,7 @@ Suite *suite(void)
 	tcase_add_test(tc, all_records_are_met_once_while_they_change);
 	tcase_add_test(tc,
 		       all_records_are_read_in_batches_but_the_damaged_ones);
+	tcase_add_test(tc, every_rule_is_checked_until_all_records_were_read);
 	tcase_add_test(tc, only_what_lives_keeps_a_lineage);
 	tcase_add_test(tc, deletion_goes_to_a_tombstone);
 	tcase_add_test(tc, durability_is_noted_without_a_new_generation);
