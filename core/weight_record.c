@@ -149,15 +149,16 @@ static void get_digest(struct reader *rd, struct digest *ret)
 static const char *get_string(struct reader *rd)
 {
 	size_t len = cursor_u16(&rd->c);
+	const uint8_t *bytes = cursor_take(&rd->c, len);
 	char *s = rd->strings;
 
-	if (len > rd->c.left || len > WEIGHT_RECORD_STRING_MAX)
+	/* Looked at where they were: what was just written is slow to read. */
+	if (!bytes || len > WEIGHT_RECORD_STRING_MAX ||
+	    memchr(bytes, '\0', len)) {
 		rd->c.bad = true;
-	if (rd->c.bad)
 		return "";
-	cursor_bytes(&rd->c, s, len);
-	if (memchr(s, '\0', len))
-		rd->c.bad = true;
+	}
+	memcpy(s, bytes, len);
 	s[len] = '\0';
 	rd->strings += len + 1;
 	return s;
