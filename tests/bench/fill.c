@@ -3,35 +3,43 @@
  * Makes a store of very many small revisions for the row that starts on one:
  * COLD and durable, as a mount leaves them that nobody has used for long.
  *
- *	fill STORE LINEAGES GENERATIONS
+ *	fill STORE FROM TO GENERATIONS [names]
  *
- * Lineage i is fill/fill/<i>/main. Each revision is published as on a mount.
- * What would make that slow is waiting for the disk some times each, so here
- * nothing waits for it; the caller syncs when all is there.
+ * Lineage i, from FROM to below TO, is fill/fill/<i>/main. Each revision is
+ * published as on a mount. What would make that slow is waiting for the disk
+ * some times each, so here nothing waits for it; the caller syncs when all is
+ * there.
+ *
+ * With "names" a revision has its record and, where its directory would be, a
+ * name: a link to an empty file. That is what a start reads of one, and a
+ * million of them can be made, and removed again, in a minute.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/cleanup.h"
 #include "core/clock.h"
 #include "core/config.h"
 #include "core/util.h"
+#include "core/weight_key.h"
 #include "core/weight_metadata_store.h"
 #include "core/weight_store.h"
 #include "core/weight_tree.h"
+#include "tests/bench/unsynced.h"
 
 #define NAME_LEN 24
 #define PATH_LEN 4096
-#define BEHIND 32  /* revisions of a thread that may have work pending */
-#define THREADS 16 /* a publish is handed from thread to thread */
+#define BEHIND 32       /* revisions of a thread that may have work pending */
+#define THREADS 16      /* a publish is handed from thread to thread */
+#define LINKS_MAX 60000 /* of one file; ext4 has room for 65000 */
 #define OPTIONS                                                                \
 	"durability=none,default_weight_preferred_residency="                  \
 	"cold,memory=64M,log=stderr"
@@ -39,65 +47,13 @@
 static struct config config;
 static struct weight_store *store;
 static const struct weight_caller caller;
-static unsigned lineages, generations;
+static unsigned lineages_end, generations;
 static atomic_uint next_lineage;
 
 static const char shard[] = "\x40\0\0\0\0\0\0\0"
 			    "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],"
 			    "\"data_offsets\":[0,8]}}          "
 			    "weights.";
-
-/* ---- Instead of those of the C library ---- */
-
-int fsync(int fd)
-{
-	(void)fd;
-	return 0;
-}
-
-int fdatasync(int fd)
-{
-	(void)fd;
-	return 0;
-}
-
-int syncfs(int fd)
-{
-	(void)fd;
-	return 0;
-}
-
-/* The database has a descriptor whose writes are synchronous. */
-static int open_unsynced(const char *path, int flags, va_list more)
-{
-	mode_t mode = 0;
-
-	if ((flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE)
-		mode = va_arg(more, mode_t);
-	return (int)syscall(SYS_openat, AT_FDCWD, path, flags & ~O_SYNC, mode);
-}
-
-int open64(const char *path, int flags, ...)
-{
-	va_list more;
-	int fd;
-
-	va_start(more, flags);
-	fd = open_unsynced(path, flags, more);
-	va_end(more);
-	return fd;
-}
-
-int open(const char *path, int flags, ...)
-{
-	va_list more;
-	int fd;
-
-	va_start(more, flags);
-	fd = open_unsynced(path, flags, more);
-	va_end(more);
-	return fd;
-}
 
 /* ---- Filling ---- */
 
@@ -197,9 +153,10 @@ static void mark_durable(const char *path)
 	(void)snprintf(meta, sizeof(meta), "%s/meta", path);
 	must(wms_open(meta, &records, &why), "opening the records", &why);
 	while ((r = wms_revision_each(records, &at, &m)) == 0) {
-		must(wms_mark_durable(records, &m->identity,
-				      clock_realtime_ms(), NULL),
-		     "marking a revision", NULL);
+		if (m->availability == WEIGHT_READY && !m->durable)
+			must(wms_mark_durable(records, &m->identity,
+					      clock_realtime_ms(), NULL),
+			     "marking a revision", NULL);
 		weight_metadata_free(m);
 	}
 	if (r != -ENOENT)
@@ -214,7 +171,7 @@ static void *fill_run(void *arg)
 	unsigned i;
 
 	(void)arg;
-	while ((i = atomic_fetch_add(&next_lineage, 1)) < lineages) {
+	while ((i = atomic_fetch_add(&next_lineage, 1)) < lineages_end) {
 		struct weight_dir *lineage = make_lineage(i);
 
 		for (unsigned n = 1; n <= generations; n++) {
@@ -239,22 +196,118 @@ static void fill(void)
 		(void)pthread_join(threads[i], NULL);
 }
 
+/* ---- Names only ---- */
+
+static void publish_record(struct weight_metadata_store *records,
+			   const struct weight_identity *id, const char *group)
+{
+	struct buf key = BUF_INIT, why = BUF_INIT;
+	struct weight_publication p = {
+		.identity = *id,
+		.policy = { WEIGHT_COLD, 0.5, WEIGHT_AUTO },
+		.affinity_count = 1,
+		.residency = WEIGHT_COLD,
+		.durable = true,
+	};
+
+	must(weight_manifest_key(id, &key), "a key", NULL);
+	p.manifest = (struct weight_manifest_ref){
+		.manifest_key = key.data,
+		.payload_group_id = group,
+		.complete = true,
+		.payload_count = 1,
+		.logical_bytes = sizeof(shard) - 1,
+	};
+	must(wms_stage(records, id, clock_realtime_ms(), &why), "staging",
+	     &why);
+	must(wms_publish(records, &p, clock_realtime_ms(), NULL, &why),
+	     "publishing", &why);
+	buf_release(&key);
+	buf_release(&why);
+}
+
+static void make_name(const char *path)
+{
+	static char source[PATH_LEN];
+	static unsigned links;
+	int fd;
+
+	if (links++ % LINKS_MAX != 0) {
+		must(link(source, path) < 0 ? -errno : 0, path, NULL);
+		return;
+	}
+	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	must(fd < 0 ? -errno : 0, path, NULL);
+	(void)close(fd);
+	(void)snprintf(source, sizeof(source), "%s", path);
+}
+
+static void put_name(struct weight_metadata_store *records, const char *path,
+		     const struct weight_identity *id)
+{
+	char group[WEIGHT_GROUP_ID_LEN + 1];
+	const char *hex = group + strlen(WEIGHT_GROUP_ID_PREFIX);
+	char name[PATH_LEN];
+
+	must(weight_group_id(id, group), "a group", NULL);
+	publish_record(records, id, group);
+	(void)snprintf(name, sizeof(name), "%s/groups/%.2s", path, hex);
+	if (mkdir(name, 0700) < 0 && errno != EEXIST)
+		must(-errno, name, NULL);
+	(void)snprintf(name, sizeof(name), "%s/groups/%.2s/%s", path, hex, hex);
+	make_name(name);
+}
+
+static void fill_names(const char *path)
+{
+	cleanup(wms_close_cleanup) struct weight_metadata_store *records = NULL;
+	struct buf why = BUF_INIT;
+	char meta[PATH_LEN], resource[NAME_LEN];
+
+	(void)snprintf(meta, sizeof(meta), "%s/meta", path);
+	must(wms_open(meta, &records, &why), "opening the records", &why);
+	for (unsigned i = next_lineage; i < lineages_end; i++) {
+		struct weight_identity id = {
+			.lineage = { "fill", "fill", resource, "main" },
+		};
+
+		(void)snprintf(resource, sizeof(resource), "%u", i);
+		while (id.generation++ < generations)
+			put_name(records, path, &id);
+	}
+	buf_release(&why);
+}
+
+/* ---- All of it ---- */
+
+static void fill_all(const char *path, bool names)
+{
+	if (!names)
+		fill();
+	for (unsigned i = next_lineage; names && i < lineages_end; i++)
+		weight_dir_unref(make_lineage(i));
+	weight_store_close(store);
+	if (names)
+		fill_names(path);
+	else
+		mark_durable(path);
+}
+
 int main(int argc, char *argv[])
 {
 	struct buf why = BUF_INIT;
 
-	if (argc != 4) {
+	if (argc != 5 && argc != 6) {
 		(void)fprintf(stderr, "see the head of the source\n");
 		return 2;
 	}
-	lineages = (unsigned)strtoul(argv[2], NULL, 10);
-	generations = (unsigned)strtoul(argv[3], NULL, 10);
+	next_lineage = (unsigned)strtoul(argv[2], NULL, 10);
+	lineages_end = (unsigned)strtoul(argv[3], NULL, 10);
+	generations = (unsigned)strtoul(argv[4], NULL, 10);
 	config_init(&config);
 	must(config_parse_list(&config, OPTIONS, &why), "options", &why);
 	must(weight_store_open(argv[1], &config, &store, &why), argv[1], &why);
-	fill();
-	weight_store_close(store);
-	mark_durable(argv[1]);
+	fill_all(argv[1], argc == 6);
 	buf_release(&why);
 	return 0;
 }

@@ -9,6 +9,7 @@ import shutil
 import statistics
 
 import memory
+import metadata
 import residency
 import start
 from mounts import MIB, Failed, Mount, run, write_safetensors
@@ -331,5 +332,6 @@ def row_b13(world):
 
 ROWS = {"B1": row_b1, "B2": row_b2, "B3": row_b3, "B4": residency.row_b4,
         "B5": row_b5, "B6": row_b6, "B7": row_b7, "B8": row_b8,
-        "B9": residency.row_b9, "B10": residency.row_b10, "B12": row_b12,
-        "B13": row_b13, "B18": memory.row_b18, "B19": start.row_b19}
+        "B9": residency.row_b9, "B10": residency.row_b10,
+        "B11": metadata.row_b11, "B12": row_b12, "B13": row_b13,
+        "B18": memory.row_b18, "B19": start.row_b19}

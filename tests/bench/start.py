@@ -6,10 +6,11 @@ import statistics
 import time
 
 from mounts import LINEAGE, Failed, Mount, run, status_kib, unmount
-from result import PAIRS_MIN, Result
-from world import HERE, ROOT
+from result import PAIRS_MIN, Result, remove
 
-REVISIONS = 100_000
+REVISIONS = (1_000, 10_000, 100_000, 1_000_000)
+# With so many there is a goal. What are more are records and names only.
+FULL = 100_000
 GENERATIONS = 100  # of each lineage
 GIB = 1 << 30
 FIRST_LS_S = 1.0
@@ -17,20 +18,15 @@ HOT_AGAIN_S = 1.0
 PER_GIB_S = 0.010
 START_S = 120
 POLL_S = 0.001
-LIBRARIES = ("-llmdb", "-lyajl", "-lcrypto", "-lpthread")
 
 
-def fill(world, store):
-    """Makes the store with what the daemon was linked from."""
-    library = world.daemon.parent.parent / "core" / "libcore.a"
-    if not library.exists():
-        raise Failed(f"no core/libcore.a beside the folder of {world.daemon}")
-    program = world.dir / "fill"
-    run(os.environ.get("CC", "cc"), "-O2", "-std=gnu17", "-D_GNU_SOURCE",
-        f"-I{ROOT}", HERE / "fill.c", library, *LIBRARIES, "-o", program)
-    run(program, store, world.args.revisions // GENERATIONS, GENERATIONS)
-    program.unlink()
+def fill(program, store, before, count, *more):
+    """Adds revisions until there are count; the seconds that it took."""
+    begun = time.perf_counter()
+    run(program, store, before // GENERATIONS, count // GENERATIONS,
+        GENERATIONS, *more)
     os.sync()
+    return time.perf_counter() - begun
 
 
 def first_ls(mount):
@@ -72,45 +68,93 @@ def kill(mount):
     unmount(mount.path)
 
 
-def row_b19(world):
-    mount = Mount(world, "b19")
-    mount.stop()
-    shutil.rmtree(mount.store)
-    begun = time.perf_counter()
-    fill(world, mount.store)
-    filled = time.perf_counter() - begun
-    text = f"with {world.args.revisions:,} revisions"
-    clean = Result("B19", f"start {text}, to the first ls of a lineage", "",
-                   "≤ 1 s", goal_ours=FIRST_LS_S)
-    killed = Result("B19", f"restart after kill -9 {text}, to the first ls",
-                    "", "≤ 1 s", goal_ours=FIRST_LS_S)
-    mount.start()
+def pinned(world, mount):
+    """Publishes a HOT checkpoint as well; its GiB."""
     source = world.checkpoint("b19.source", world.args.size, 4)
     mount.put(source, 1)
     shutil.rmtree(source)
     mount.settle(1, "hot")
-    pinned = int(mount.attribute(1, "pinned_bytes")) / GIB
-    hot = Result("B19", f"the same, until {pinned:.2f} GiB are HOT again", "",
-                 "≤ 1 s + 10 ms for each pinned GiB",
-                 goal_ours=HOT_AGAIN_S + PER_GIB_S * pinned)
+    return int(mount.attribute(1, "pinned_bytes")) / GIB
+
+
+def starts(world, mount, count, limit, filled):
+    """Starts with count revisions; limit: the goal's seconds and its text."""
+    text = f"with {count:,} revisions"
+    goal = {"goal": limit[1], "goal_ours": limit[0]}
+    clean = Result("B19", f"start {text}, to the first ls of a lineage", "",
+                   **goal)
+    killed = Result("B19", f"restart after kill -9 {text}, to the first ls",
+                    "", **goal)
+    results, hot = [clean, killed], None
+    mount.start()
+    if count == min(FULL, world.args.revisions[-1]):
+        gib = pinned(world, mount)
+        hot = Result("B19", f"the same, until {gib:.2f} GiB are HOT again", "",
+                     "≤ 1 s + 10 ms for each pinned GiB",
+                     goal_ours=HOT_AGAIN_S + PER_GIB_S * gib)
+        results.append(hot)
     roots, own = [], []
     for _ in range(PAIRS_MIN):
         mount.stop()
         took, root, begun = first_ls(mount)
         clean.ours.append(took)
         roots.append(root)
-        hot_again(mount, begun)
+        if hot:
+            hot_again(mount, begun)
         own.append(status_kib(mount.pid, "RssAnon") / 1024)
         kill(mount)
         took, root, begun = first_ls(mount)
         killed.ours.append(took)
-        hot.ours.append(hot_again(mount, begun))
-        mount.settle(1, "hot")
+        if hot:
+            hot.ours.append(hot_again(mount, begun))
+            mount.settle(1, "hot")
+    if hot:
+        remove(mount, 1)
+    mount.stop()
     clean.notes.append(f"the root's ls after {statistics.median(roots):.2f} "
                        f"s; anonymous memory {statistics.median(own):.0f} "
-                       f"MiB; making the store took {filled:.0f} s")
-    yield clean
-    yield killed
-    yield hot
+                       f"MiB; making the store took {filled:.0f} s more")
+    return results
+
+
+def names_only(world, program, mount, count):
+    """Whether a start takes as long when of revisions there are only records
+    and names: more than FULL are made so."""
+    other = Mount(world, "b19-names")
+    other.stop()
+    shutil.rmtree(other.store)
+    fill(program, other.store, 0, count, "names")
+    r = Result("B19", f"start with {count:,} revisions, records and names "
+               "only", "all of each revision", "≤ 1.1", goal_ratio=1.1)
+    for _ in range(PAIRS_MIN):
+        ours = first_ls(other)[0]
+        other.stop()
+        r.pair(ours, first_ls(mount)[0])
+        mount.stop()
+    run("rm", "-rf", other.store)
+    return r
+
+
+def row_b19(world):
+    program = world.build("fill")
+    mount = Mount(world, "b19")
     mount.stop()
     shutil.rmtree(mount.store)
+    before, limit = 0, (FIRST_LS_S, "≤ 1 s")
+    for count in world.args.revisions:
+        more = count > FULL
+        if more:
+            yield names_only(world, program, mount, before)
+        filled = fill(program, mount.store, before, count,
+                      *(["names"] if more else []))
+        results = starts(world, mount, count, limit, filled)
+        if more:
+            results[0].notes.append(f"{count - before:,} of them are records "
+                                    "and names only")
+        yield from results
+        # Beyond that, as long for each.
+        times = world.args.revisions[-1] / count
+        limit = (times * statistics.median(results[0].ours),
+                 f"≤ {times:.0f} × that") if count >= FULL else limit
+        before = count
+    run("rm", "-rf", mount.store)

@@ -28,6 +28,7 @@ SPARE_BYTES = 2 << 30
 CLIENTS = pathlib.Path(os.environ.get("WEIGHTFS_CLIENTS_DIR",
                                       ROOT / "build" / "clients"))
 MODELS = ("minilm", "random")
+LIBRARIES = ("-llmdb", "-lyajl", "-lcrypto", "-lxxhash", "-lpthread")
 
 
 def timed(function, *args):
@@ -179,6 +180,19 @@ class World:
                 raise Failed("libfuse's example does not mount")
             time.sleep(0.02)
         return path
+
+    def build(self, name):
+        """A program of this folder, made with what the daemon was linked
+        from."""
+        library = self.daemon.parent.parent / "core" / "libcore.a"
+        if not library.exists():
+            raise Failed(f"no core/libcore.a beside the folder of "
+                         f"{self.daemon}")
+        program = self.dir / name
+        run(os.environ.get("CC", "cc"), "-O2", "-std=gnu17", "-D_GNU_SOURCE",
+            f"-I{ROOT}", HERE / f"{name}.c", library, *LIBRARIES, "-o",
+            program)
+        return program
 
     def build_example(self):
         source = ROOT / "subprojects" / "fuse3"
