@@ -151,11 +151,15 @@ def sha(path):
             else hashlib.sha256(f.read()).hexdigest()
 
 
+def unreadable(e):
+    raise e
+
+
 def facts(top, owners=False, times=True):
     """All that must survive: kinds, modes, times, bytes, links of a tree."""
     out, first = {}, {}
     top = os.fsencode(top)
-    for path, dirs, files in os.walk(top):
+    for path, dirs, files in os.walk(top, onerror=unreadable):
         for name in dirs + files:
             p = os.path.join(path, name)
             rel = os.path.relpath(p, top)
