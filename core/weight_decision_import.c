@@ -103,6 +103,15 @@ static int begin_conflict(const struct weight_import_state *state,
 				       true, rq->by_claim, why);
 	if (r < 0)
 		return r;
+	/* One that isn't described is filled in staging, by whoever may. */
+	if (claim && claim->described && !rq->by_claim) {
+		EXPLAIN(why,
+			"generation %llu is to replace %llu, and is imported "
+			"by the request that does, %s",
+			generation, (unsigned long long)claim->base,
+			claim->request_id);
+		return log_debug(-EBUSY, "not by its claim");
+	}
 	if (claim && claim->described &&
 	    !weight_import_equal(&claim->import, &rq->import)) {
 		EXPLAIN(why,

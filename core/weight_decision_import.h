@@ -46,7 +46,8 @@ struct weight_import_state {
  *  -EPERM	preferred MIXED with fewer than two affinity units
  *  -EEXIST	it is there in another state or with other arguments, or staged
  *  -EBUSY	the lineage is claimed by a replacement, and this isn't its target,
- *		or its turn hasn't come: see weight_decide_beside_claim()
+ *		or its turn hasn't come: see weight_decide_beside_claim(); or its
+ *		claim describes it, and somebody else asks
  *  -EEXIST	the claim whose target it is describes another import
  *  -ECANCELED	the generation is not above the watermark
  *  -EOVERFLOW

@@ -243,6 +243,8 @@ static int may_begin(struct model *m, const struct call *c, bool *ret_repeat)
 	r = beside_claim(l, c->generation, true, c->by_claim);
 	if (r < 0)
 		return r;
+	if (lineage_is_live(l) && l->described && !c->by_claim)
+		return -EBUSY;
 	if (lineage_is_live(l) && l->described && !is_claimed_import(l, &asked))
 		return -EEXIST;
 	if (l->there && c->generation <= l->watermark)

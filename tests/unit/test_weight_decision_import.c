@@ -384,6 +384,9 @@ START_TEST(a_target_is_what_its_claim_says)
 
 	l.claim.described = true;
 	l.claim.import = rq.import;
+	/* An ordinary import doesn't go past the one that replaces. */
+	ck_assert_int_eq(begin_at(&state, &rq, 4000, &next), -EBUSY);
+	rq.by_claim = true;
 	ck_assert_int_eq(begin_at(&state, &rq, 4000, &next), 0);
 	l.claim.import.payload_count++;
 	ck_assert_int_eq(begin_at(&state, &rq, 4000, &next), -EEXIST);
