@@ -44,12 +44,6 @@ static int note_lineage(struct wms_checking *c, const struct weight_lineage *l,
 			      l->name_space, l->resource, l->revision, what);
 }
 
-/* What can be said of something that was found damaged. */
-static bool is_damage(int r)
-{
-	return r == -EUCLEAN || r == -EPROTONOSUPPORT;
-}
-
 typedef int entry_fn(struct wms_checking *c, const struct meta_bytes *key,
 		     const struct meta_bytes *value);
 
@@ -101,7 +95,7 @@ static int check_active(struct wms_checking *c, const struct weight_metadata *m)
 		NULL;
 	int r = wms_operation_active(c->txn, m, &op);
 
-	if (is_damage(r))
+	if (wms_is_damage(r))
 		return note_revision(c, &m->identity,
 				     "its operation is not there, or over");
 	if (r < 0 || !op)
@@ -121,7 +115,7 @@ static int check_revision(struct wms_checking *c, const struct meta_bytes *key,
 	bool named = true;
 	int r = weight_record_metadata_decode(value->data, value->len, &m);
 
-	if (is_damage(r))
+	if (wms_is_damage(r))
 		return wms_check_note(c, "a revision's record of %zu bytes: %s",
 				      value->len, strerrordesc_np(-r));
 	if (r < 0 || (r = wms_key_of(&m->identity, &own)) < 0)
@@ -147,7 +141,7 @@ static int check_staging(struct wms_checking *c, const struct meta_bytes *key,
 	struct wms_key own;
 	int r = weight_record_staging_decode(value->data, value->len, &s);
 
-	if (is_damage(r))
+	if (wms_is_damage(r))
 		return wms_check_note(
 			c, "a staged import's record of %zu bytes: %s",
 			value->len, strerrordesc_np(-r));
@@ -174,7 +168,7 @@ static int check_leased(struct wms_checking *c, const struct wms_key *key,
 	bool live;
 	int r = wms_revision_get(c->txn, key, &l->identity, &m);
 
-	if (r < 0 && r != -ENOENT && !is_damage(r))
+	if (r < 0 && r != -ENOENT && !wms_is_damage(r))
 		return r;
 	live = m && (m->availability == WEIGHT_READY ||
 		     m->availability == WEIGHT_DEGRADED);
@@ -201,7 +195,7 @@ static int check_lease(struct wms_checking *c, const struct meta_bytes *key,
 	struct meta_bytes nothing;
 	int r = weight_record_lease_decode(value->data, value->len, &l);
 
-	if (is_damage(r))
+	if (wms_is_damage(r))
 		return wms_check_note(c, "a lease's record of %zu bytes: %s",
 				      value->len, strerrordesc_np(-r));
 	if (r < 0 || (r = wms_key_of(&l->identity, &revision)) < 0)
@@ -245,7 +239,7 @@ static int check_lease_index(struct wms_checking *c,
 		return wms_check_note(
 			c, "an index entry of a lease that is not there");
 	/* What is damaged has a line already. */
-	if (is_damage(r))
+	if (wms_is_damage(r))
 		return 0;
 	if (r < 0 || (r = wms_key_of(&l->identity, &revision)) < 0)
 		return r;
@@ -294,7 +288,7 @@ static int check_operation(struct wms_checking *c, const struct meta_bytes *key,
 	const char *fault;
 	int r = weight_record_operation_decode(value->data, value->len, &op);
 
-	if (is_damage(r))
+	if (wms_is_damage(r))
 		return wms_check_note(c,
 				      "an operation's record of %zu bytes: %s",
 				      value->len, strerrordesc_np(-r));
@@ -310,7 +304,7 @@ static int check_operation(struct wms_checking *c, const struct meta_bytes *key,
 				   (unsigned long long)c->next_operation_id);
 	if (r == 0)
 		r = wms_revision_get(c->txn, &revision, &op->identity, &m);
-	if (r < 0 && r != -ENOENT && !is_damage(r))
+	if (r < 0 && r != -ENOENT && !wms_is_damage(r))
 		return r;
 	fault = operation_fault(op, m);
 	return fault ? wms_check_note(c, "operation %llu: %s",
@@ -330,7 +324,7 @@ static int check_lineage(struct wms_checking *c, const struct meta_bytes *key,
 	bool named = true;
 	int r = weight_record_lineage_decode(value->data, value->len, &l);
 
-	if (is_damage(r))
+	if (wms_is_damage(r))
 		return wms_check_note(c, "a lineage's record of %zu bytes: %s",
 				      value->len, strerrordesc_np(-r));
 	if (r < 0 || (r = weight_lineage_hash(&l->lineage, &own)) < 0)
@@ -365,11 +359,11 @@ static int next_ids(struct wms_checking *c)
 {
 	int r = wms_lease_next_id(c->txn, &c->next_lease_id);
 
-	if (is_damage(r))
+	if (wms_is_damage(r))
 		r = wms_check_note(c, "the next lease id can't be read");
 	if (r == 0)
 		r = wms_operation_next_id(c->txn, &c->next_operation_id);
-	if (is_damage(r))
+	if (wms_is_damage(r))
 		r = wms_check_note(c, "the next operation id can't be read");
 	return r;
 }
@@ -404,7 +398,7 @@ int wms_check(struct weight_metadata_store *store, struct buf *report,
 	};
 	int r = meta_check(store->meta);
 
-	if (is_damage(r))
+	if (wms_is_damage(r))
 		r = wms_check_note(&c, "the database can't be read through: %s",
 				   strerrordesc_np(-r));
 	if (r == 0)

@@ -66,7 +66,7 @@ static int revision_of(struct looking *l, const struct weight_identity *id,
 		r = wms_table_find(l->c->txn, &wms_revisions, &key, id,
 				   &record);
 	/* What is damaged has a line already. */
-	if (r == -EUCLEAN || r == -EPROTONOSUPPORT)
+	if (wms_is_damage(r))
 		r = 0;
 	*ret = record;
 	return r;
@@ -165,7 +165,7 @@ static int check_lease_gone(struct looking *l,
 
 	if (r == 0)
 		return note(l, "its lease is still there");
-	return r == -ENOENT || r == -EUCLEAN || r == -EPROTONOSUPPORT ? 0 : r;
+	return r == -ENOENT || wms_is_damage(r) ? 0 : r;
 }
 
 static int check_lineage(struct looking *l, const struct oplog_change *change)
@@ -221,7 +221,7 @@ static int check_at(struct looking *l, uint64_t sequence)
 	if (r < 0)
 		return r;
 	r = oplog_decode(bytes.data, bytes.len, &entry);
-	if (r == -EUCLEAN || r == -EPROTONOSUPPORT)
+	if (wms_is_damage(r))
 		return wms_check_note(l->c, "entry %llu of the log: %s",
 				      (unsigned long long)sequence,
 				      strerrordesc_np(-r));

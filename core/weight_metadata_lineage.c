@@ -491,7 +491,7 @@ static int names_add_tombstone(struct meta_txn *txn,
 	cleanup(weight_metadata_free_cleanup) struct weight_metadata *m = NULL;
 	int r = weight_record_metadata_decode(record->data, record->len, &m);
 
-	if (r == -EUCLEAN || r == -EPROTONOSUPPORT)
+	if (wms_is_damage(r))
 		return 0;
 	if (r < 0 || m->availability != WEIGHT_DELETED)
 		return r;

@@ -48,6 +48,7 @@
 #ifndef CORE_WEIGHT_METADATA_STORE_H
 #define CORE_WEIGHT_METADATA_STORE_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -66,6 +67,12 @@
 #define WMS_SCHEMA_VERSION 2
 #define WMS_KEY_REVISION_MAX 400
 #define WMS_BOOT_ID_LEN_MAX 64
+
+/* Whether an error says that something stored is damaged, or of a newer version. */
+static inline bool wms_is_damage(int r)
+{
+	return r == -EUCLEAN || r == -EPROTONOSUPPORT;
+}
 
 struct weight_metadata_store;
 

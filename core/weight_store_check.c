@@ -278,11 +278,6 @@ static int check_payload(struct checker *c, const struct weight_metadata *m)
 	return r > 0 ? 0 : r;
 }
 
-static bool is_damage(int r)
-{
-	return r == -EUCLEAN || r == -EPROTONOSUPPORT;
-}
-
 static int check_revisions(struct checker *c)
 {
 	struct wms_position at = { 0 };
@@ -290,7 +285,7 @@ static int check_revisions(struct checker *c)
 	int r = 0;
 
 	/* What is damaged has a line already. */
-	while (r == 0 || is_damage(r)) {
+	while (r == 0 || wms_is_damage(r)) {
 		cleanup(weight_metadata_free_cleanup) struct weight_metadata
 			*m = NULL;
 
@@ -310,7 +305,7 @@ static int check_staged(struct checker *c)
 	struct wms_position at = { 0 };
 	int r = 0;
 
-	while (r == 0 || is_damage(r)) {
+	while (r == 0 || wms_is_damage(r)) {
 		cleanup(weight_staging_free_cleanup) struct weight_staging *st =
 			NULL;
 		char hex[DIGEST_HEX_LEN + 1], path[OFFLINE_GROUP_PATH_LEN];
@@ -368,7 +363,7 @@ static int count_payload(struct checker *c, uint64_t *ret)
 	uint64_t count = 0;
 	int r = 0;
 
-	while (r == 0 || is_damage(r)) {
+	while (r == 0 || wms_is_damage(r)) {
 		cleanup(weight_metadata_free_cleanup) struct weight_metadata
 			*m = NULL;
 

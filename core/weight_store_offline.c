@@ -176,11 +176,6 @@ int payload_names_add(struct map *to, const struct weight_identity *id)
 	return r < 0 ? r : map_put(to, hex, DIGEST_HEX_LEN, to, NULL);
 }
 
-static bool is_damage(int r)
-{
-	return r == -EUCLEAN || r == -EPROTONOSUPPORT;
-}
-
 static int read_revisions(struct weight_metadata_store *records,
 			  struct payload_names *n)
 {
@@ -188,7 +183,7 @@ static int read_revisions(struct weight_metadata_store *records,
 	int r = 0;
 
 	/* A record that is damaged is one of the check's own findings. */
-	while (r == 0 || is_damage(r)) {
+	while (r == 0 || wms_is_damage(r)) {
 		cleanup(weight_metadata_free_cleanup) struct weight_metadata
 			*m = NULL;
 
@@ -208,7 +203,7 @@ static int read_staged(struct weight_metadata_store *records,
 	struct wms_position at = { 0 };
 	int r = 0;
 
-	while (r == 0 || is_damage(r)) {
+	while (r == 0 || wms_is_damage(r)) {
 		cleanup(weight_staging_free_cleanup) struct weight_staging *st =
 			NULL;
 
