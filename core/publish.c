@@ -16,6 +16,7 @@
 
 #include "core/checkpoint.h"
 #include "core/clock.h"
+#include "core/file_io.h"
 #include "core/holders.h"
 #include "core/log.h"
 #include "core/metrics.h"
@@ -388,21 +389,6 @@ static int describe(struct attempt *a, struct publish_result *ret)
 
 /* ---- Commit ---- */
 
-static int write_all(int fd, const struct buf *text)
-{
-	size_t done = 0;
-
-	while (done < text->len) {
-		ssize_t n = write(fd, text->data + done, text->len - done);
-
-		if (n < 0 && errno != EINTR)
-			return -errno;
-		if (n > 0)
-			done += (size_t)n;
-	}
-	return 0;
-}
-
 static int write_manifest(struct weight_group *g, const struct buf *text)
 {
 	bool durable = store_is_kept(g->store);
@@ -417,7 +403,7 @@ static int write_manifest(struct weight_group *g, const struct buf *text)
 		    O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0400);
 	if (fd < 0)
 		return -errno;
-	r = write_all(fd, text);
+	r = file_io_write(fd, text->data, text->len);
 	if (r == 0 && durable && fsync(fd) < 0)
 		r = -errno;
 	if (r == 0 && renameat(dir, TREE_MANIFEST_NAME ".tmp", dir,

@@ -14,6 +14,7 @@
 
 #include "core/cursor.h"
 #include "core/digest.h"
+#include "core/file_io.h"
 #include "core/log.h"
 #include "core/map.h"
 #include "core/metrics.h"
@@ -411,21 +412,6 @@ int stamps_read(int dirfd, const char *name, struct stamps **ret)
 	return stamps_decode(bytes, (size_t)st.st_size, ret);
 }
 
-static int write_all(int fd, const char *bytes, size_t len)
-{
-	while (len) {
-		ssize_t n = write(fd, bytes, len);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return log_debug(-errno, "writing stamps");
-		bytes += n;
-		len -= (size_t)n;
-	}
-	return 0;
-}
-
 /* Makes the file anew, whatever stood there. */
 static int write_new(int dirfd, const char *name, const struct buf *bytes,
 		     bool durable)
@@ -439,7 +425,7 @@ static int write_new(int dirfd, const char *name, const struct buf *bytes,
 		    O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return log_debug(-errno, "making '%s'", name);
-	r = write_all(fd, bytes->data, bytes->len);
+	r = file_io_write(fd, bytes->data, bytes->len);
 	if (r < 0)
 		return r;
 	if (durable && fsync(fd) < 0)

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/cleanup.h"
+#include "core/file_io.h"
 #include "core/holders.h"
 #include "core/log.h"
 #include "core/util.h"
@@ -156,23 +157,6 @@ static void fill(unsigned char *bytes, size_t len)
 	}
 }
 
-static bool write_all(int fd, const unsigned char *bytes, size_t len)
-{
-	while (len) {
-		ssize_t n = write(fd, bytes, len);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0) {
-			(void)log_debug(-errno, "writing to the store");
-			return false;
-		}
-		bytes += n;
-		len -= (size_t)n;
-	}
-	return true;
-}
-
 /* Whether the cache has any of the bytes that one direct read takes. */
 static bool is_cached(int fd)
 {
@@ -278,7 +262,7 @@ static void try_content(int fd, struct store_abilities *a)
 	if (bytes == MAP_FAILED)
 		return;
 	fill(bytes, TRIAL_BYTES);
-	written = write_all(fd, bytes, TRIAL_BYTES);
+	written = file_io_write(fd, bytes, TRIAL_BYTES) == 0;
 	if (!a->memory_only && written && fdatasync(fd) == 0) {
 		(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 		a->direct = try_direct(fd, bytes, bytes + TRIAL_BYTES);

@@ -12,6 +12,7 @@
 
 #include "core/cursor.h"
 #include "core/digest.h"
+#include "core/file_io.h"
 #include "core/util.h"
 #include "core/weight_management_priv.h"
 #include "core/weight_record.h"
@@ -61,17 +62,10 @@ void weight_snapshot_writer_free(struct weight_snapshot_writer *w)
 
 static int flush(struct weight_snapshot_writer *w)
 {
-	size_t done = 0;
+	int r = file_io_write(w->fd, w->window, w->len);
 
-	while (done < w->len) {
-		ssize_t n = write(w->fd, w->window + done, w->len - done);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return log_debug(n < 0 ? -errno : -EIO, "write");
-		done += (size_t)n;
-	}
+	if (r < 0)
+		return r;
 	w->len = 0;
 	return 0;
 }

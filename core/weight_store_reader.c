@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "core/file_io.h"
 #include "core/weight_key.h"
 #include "core/weight_store_priv.h"
 
@@ -263,22 +264,6 @@ static int open_tensor(struct weight_reader *reader, size_t i, uint64_t offset,
 	return 0;
 }
 
-static int read_all(int fd, char *bytes, size_t len, uint64_t offset)
-{
-	while (len > 0) {
-		ssize_t n = pread(fd, bytes, len, (off_t)offset);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		bytes += n;
-		len -= (size_t)n;
-		offset += (uint64_t)n;
-	}
-	return 0;
-}
-
 int weight_reader_read(struct weight_reader *reader, size_t i, uint64_t offset,
 		       void *bytes, size_t len)
 {
@@ -289,7 +274,7 @@ int weight_reader_read(struct weight_reader *reader, size_t i, uint64_t offset,
 
 	if (r == 0)
 		r = tree_file_reopen(f, O_RDONLY, &fd);
-	return r < 0 ? r : read_all(fd, bytes, len, at);
+	return r < 0 ? r : file_io_read_at(fd, bytes, len, at);
 }
 
 /*

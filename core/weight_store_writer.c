@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/file_io.h"
 #include "core/log.h"
 #include "core/metrics.h"
 #include "core/step.h"
@@ -114,21 +115,6 @@ int weight_put(struct weight_store *store, const struct weight_put_args *args,
 
 /* ---- One tensor ---- */
 
-static int write_all(int fd, const char *bytes, uint64_t len)
-{
-	while (len > 0) {
-		ssize_t n = write(fd, bytes, len);
-
-		if (n < 0 && errno != EINTR)
-			return -errno;
-		if (n > 0) {
-			bytes += n;
-			len -= (uint64_t)n;
-		}
-	}
-	return 0;
-}
-
 /* The time of the import, so that a writer that is made anew sets the same. */
 static int set_time(int fd, uint64_t ms)
 {
@@ -174,7 +160,7 @@ static int write_tensor(struct weight_writer *w, size_t i, const void *bytes)
 		return r;
 	r = tree_file_reopen(f, O_WRONLY, &fd);
 	if (r == 0)
-		r = write_all(fd, bytes, import_plan_len(w->plan, i));
+		r = file_io_write(fd, bytes, import_plan_len(w->plan, i));
 	if (r == 0)
 		r = set_time(fd, w->plan->created_at_ms);
 	/* Before the handle: who looks for writers sees this one, too. */

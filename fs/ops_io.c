@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
 
+#include "core/file_io.h"
 #include "core/log.h"
 #include "fs/call.h"
 #include "fs/control.h"
@@ -12,26 +13,6 @@
 #define READ_TRIES_MAX 8
 
 /* ---- READ, where the kernel doesn't do it itself ---- */
-
-/* Reads len bytes, no less. */
-static int read_all(int fd, char *data, size_t len, uint64_t offset)
-{
-	size_t done = 0;
-
-	while (done < len) {
-		ssize_t n = pread(fd, data + done, len - done,
-				  (off_t)(offset + done));
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		if (n == 0)
-			return log_debug(-EIO, "%zu of %zu bytes", done, len);
-		done += (size_t)n;
-	}
-	return 0;
-}
 
 static bool is_vouched(struct handle *handle, const struct stat *st)
 {
@@ -90,7 +71,7 @@ static int read_once(struct call *call)
 		len = (uint64_t)before.st_size - call->offset;
 	if (len > call->size)
 		len = call->size;
-	r = read_all(fd, call->data, (size_t)len, call->offset);
+	r = file_io_read_at(fd, call->data, (size_t)len, call->offset);
 	if (r < 0)
 		return r;
 	if (fstat(fd, &after) != 0)

@@ -28,7 +28,7 @@ ALSO = {"mount-helpers": {"fs/attr_names"}}
 # its own name is, or begins with and goes on with "_".
 RANKS = {
     0: "util cleanup log buf dir arena utf8 cursor map list parse checked "
-       "clock metrics workers pace step",
+       "clock metrics workers pace step file_io",
     1: "weight_management weight_lineage weight_key weight_record digest json mode_change "
        "placement binding manifest file_reader tensor_range safetensors gguf "
        "checkpoint weight_decision upkeep_decision config memory_limit "
